@@ -1,0 +1,214 @@
+/* Files: whole reads, ranged reads, atomic writes, paths. */
+#include <config.h>
+
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "base/str.h"
+
+/* The environment's failures and the user's: a missing file can be mended by the user. */
+static az_err fail_errno(const char *doing, const char *path)
+{
+    int e = errno;
+    az_err code = e == ENOENT || e == ENOTDIR || e == EISDIR || e == EACCES || e == EEXIST
+                      ? AZ_EINPUT
+                      : AZ_EENV;
+    return az_fail(code, "%s: cannot %s: %s", path, doing, strerror(e));
+}
+
+az_err az_file_open(int *out_fd, const char *path)
+{
+    *out_fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (*out_fd < 0)
+        return fail_errno("open", path);
+    struct stat st;
+    if (fstat(*out_fd, &st) == 0 && S_ISDIR(st.st_mode)) {
+        close(*out_fd);
+        *out_fd = -1;
+        errno = EISDIR;
+        return fail_errno("read", path);
+    }
+    return AZ_OK;
+}
+
+az_err az_file_size(int64_t *out_bytes, const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) != 0)
+        return fail_errno("open", path);
+    if (!S_ISREG(st.st_mode))
+        return az_fail(AZ_EINPUT, "%s: not a regular file", path);
+    *out_bytes = st.st_size;
+    return AZ_OK;
+}
+
+bool az_file_exists(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && !S_ISDIR(st.st_mode);
+}
+
+bool az_dir_exists(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+az_err az_file_read_at(int fd, void *buffer, size_t bytes, int64_t offset, const char *path)
+{
+    char *p = buffer;
+    size_t done = 0;
+    while (done < bytes) {
+        size_t want = bytes - done > ((size_t)1 << 30) ? (size_t)1 << 30 : bytes - done;
+        ssize_t n = pread(fd, p + done, want, (off_t)(offset + (int64_t)done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return fail_errno("read", path);
+        if (n == 0)
+            return az_fail(AZ_EINPUT,
+                           "%s: the file ends at byte %lld, %zu bytes at %lld were expected", path,
+                           (long long)(offset + (int64_t)done), bytes, (long long)offset);
+        done += (size_t)n;
+    }
+    return AZ_OK;
+}
+
+az_err az_file_read(char **out_data, size_t *out_bytes, const char *path)
+{
+    az_err err;
+    int fd = -1;
+    int64_t size = 0;
+    *out_data = NULL;
+    AZ_TRY(az_file_size(&size, path));
+    AZ_TRY(az_file_open(&fd, path));
+    AZ_TRY(AZ_NEW(*out_data, (size_t)size + 1, "file text"));
+    AZ_TRY(az_file_read_at(fd, *out_data, (size_t)size, 0, path));
+    *out_bytes = (size_t)size;
+out:
+    if (fd >= 0)
+        close(fd);
+    if (err != AZ_OK) {
+        az_free(*out_data);
+        *out_data = NULL;
+    }
+    return err;
+}
+
+static az_err write_all(int fd, const char *data, size_t bytes, const char *path)
+{
+    while (bytes > 0) {
+        ssize_t n = write(fd, data, bytes > ((size_t)1 << 30) ? (size_t)1 << 30 : bytes);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return fail_errno("write", path);
+        data += n;
+        bytes -= (size_t)n;
+    }
+    return AZ_OK;
+}
+
+static az_err sync_dir_of(const char *path)
+{
+    char *dir = az_path_dir(path);
+    if (dir == NULL)
+        return AZ_EENV;
+    az_err err = AZ_OK;
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 || (fsync(fd) != 0 && errno != EINVAL))
+        err = fail_errno("sync", dir);
+    if (fd >= 0)
+        close(fd);
+    az_free(dir);
+    return err;
+}
+
+az_err az_file_write_atomic(const char *path, const void *data, size_t bytes)
+{
+    az_err err;
+    int fd = -1;
+    az_str tmp = {0};
+    bool made = false;
+    AZ_TRY(az_str_add(&tmp, "%s.tmp-%ld", path, (long)getpid()));
+    fd = open(tmp.s, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        err = fail_errno("write", tmp.s);
+        goto out;
+    }
+    made = true;
+    AZ_TRY(write_all(fd, data, bytes, tmp.s));
+    if (fsync(fd) != 0 && errno != EINVAL) {
+        err = fail_errno("sync", tmp.s);
+        goto out;
+    }
+    int closed = close(fd);
+    fd = -1;
+    if (closed != 0) {
+        err = fail_errno("close", tmp.s);
+        goto out;
+    }
+    if (rename(tmp.s, path) != 0) {
+        err = fail_errno("rename a temporary file to", path);
+        goto out;
+    }
+    made = false;
+    err = sync_dir_of(path);
+out:
+    if (fd >= 0)
+        close(fd);
+    if (made)
+        unlink(tmp.s);
+    az_str_fini(&tmp);
+    return err;
+}
+
+az_err az_dir_create(const char *path)
+{
+    az_err err = AZ_OK;
+    char *p = az_strdup(path, "text");
+    if (p == NULL)
+        return AZ_EENV;
+    for (char *s = p + 1;; s++) {
+        char c = *s;
+        if (c != '/' && c != '\0')
+            continue;
+        *s = '\0';
+        if (mkdir(p, 0777) != 0 && !(errno == EEXIST && az_dir_exists(p))) {
+            err = fail_errno("create directory", p);
+            break;
+        }
+        *s = c;
+        if (c == '\0')
+            break;
+    }
+    az_free(p);
+    return err;
+}
+
+char *az_path_join(const char *dir, const char *name)
+{
+    az_str s = {0};
+    az_err err = name[0] == '/' ? az_str_add(&s, "%s", name) : az_str_add(&s, "%s/%s", dir, name);
+    if (err != AZ_OK)
+        az_str_fini(&s);
+    return s.s;
+}
+
+char *az_path_dir(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (slash == NULL)
+        return az_strdup(".", "text");
+    char *dir = az_strdup(path, "text");
+    if (dir != NULL)
+        dir[slash == path ? 1 : slash - path] = '\0';
+    return dir;
+}

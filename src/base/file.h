@@ -1,0 +1,31 @@
+/* Files: whole reads, ranged reads, atomic writes, paths. Local. Failures name the path and the
+ * reason. */
+#ifndef AZ_BASE_FILE_H
+#define AZ_BASE_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+/* The whole file, zero-terminated; *out_bytes does not count the terminator. Free with az_free. */
+az_err az_file_read(char **out_data, size_t *out_bytes, const char *path);
+/* The size of a regular file. */
+az_err az_file_size(int64_t *out_bytes, const char *path);
+bool az_file_exists(const char *path);
+bool az_dir_exists(const char *path);
+/* Open for reading; *out_fd is closed with close(). */
+az_err az_file_open(int *out_fd, const char *path);
+/* Exactly bytes bytes at offset; a short file is a failure that names the path. */
+az_err az_file_read_at(int fd, void *buffer, size_t bytes, int64_t offset, const char *path);
+/* Write under a temporary name in the same directory, sync, rename. */
+az_err az_file_write_atomic(const char *path, const void *data, size_t bytes);
+/* Make a directory and its parents; one that exists is fine. */
+az_err az_dir_create(const char *path);
+/* "dir/name", or name itself if it is absolute. Free with az_free; NULL after a failure. */
+char *az_path_join(const char *dir, const char *name);
+/* The directory part of a path, "." if there is none. Free with az_free; NULL after a failure. */
+char *az_path_dir(const char *path);
+
+#endif

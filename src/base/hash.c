@@ -1,0 +1,11 @@
+/* Hashes. */
+#include <config.h>
+
+#include "base/hash.h"
+
+#include <xxhash.h>
+
+uint64_t az_hash64(const void *data, size_t bytes, uint64_t seed)
+{
+    return XXH3_64bits_withSeed(data, bytes, seed);
+}

@@ -1,0 +1,52 @@
+/* Log: lines of the speaking rank, and the clock. */
+#include <config.h>
+
+#include "base/log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <time.h>
+
+static bool speaker = true;
+
+void az_log_set_speaker(bool speaks)
+{
+    speaker = speaks;
+}
+
+bool az_log_is_speaker(void)
+{
+    return speaker;
+}
+
+void az_say(const char *fmt, ...)
+{
+    if (!speaker)
+        return;
+    va_list args;
+    va_start(args, fmt);
+    vfprintf(stdout, fmt, args);
+    va_end(args);
+    fputc('\n', stdout);
+    fflush(stdout);
+}
+
+void az_warn(const char *fmt, ...)
+{
+    if (!speaker)
+        return;
+    fflush(stdout);
+    va_list args;
+    va_start(args, fmt);
+    fputs("adze: warning: ", stderr);
+    vfprintf(stderr, fmt, args);
+    va_end(args);
+    fputc('\n', stderr);
+}
+
+double az_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}

@@ -1,0 +1,28 @@
+/* Strings that grow, for messages and files written. Local. */
+#ifndef AZ_BASE_STR_H
+#define AZ_BASE_STR_H
+
+#include <stddef.h>
+
+#include "base/err.h"
+
+/* Start from {0}. s is zero-terminated once anything was added; NULL before. */
+typedef struct {
+    char *s;
+    size_t len, cap;
+} az_str;
+
+az_err az_str_add(az_str *str, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+az_err az_str_add_bytes(az_str *str, const void *bytes, size_t n);
+void az_str_fini(az_str *str);
+
+/* "1.50 GiB": bytes for people, in a static buffer of four that are used in turn. */
+const char *az_format_bytes(double bytes);
+/* "6,738,415,616", likewise. */
+const char *az_format_count(long long n);
+/* "2h05m", "3m20s", "12.3s", likewise. */
+const char *az_format_seconds(double s);
+/* Edit distance of two strings (for "did you mean"). */
+int az_str_distance(const char *a, const char *b);
+
+#endif

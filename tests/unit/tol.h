@@ -1,0 +1,19 @@
+/* The one table of tolerances. Compare as !(err <= tol), so that NaN fails. */
+#ifndef AZ_TESTS_TOL_H
+#define AZ_TESTS_TOL_H
+
+/* max|got - ref| / max|ref| of a kernel in f32 against plain loops in double: sums of at most a few
+ * thousand terms of f32, each rounded to 6e-8 relative, in another order. */
+#define TOL_KERNEL_F32 5e-6
+/* The same for a product of three such kernels (attention, the LoRA pair's gradients). */
+#define TOL_KERNEL_CHAIN_F32 2e-5
+/* A derivative from central differences in double with step 1e-5 against the analytic one in
+ * double: truncation 1e-10 times the third derivative, cancellation 1e-16/1e-5. */
+#define TOL_DIFFERENCE 1e-6
+/* Golden: logits and adapter gradients against the peer in f32, per tensor, max|d|/max|ref|. */
+#define TOL_GOLDEN 1e-5
+/* Golden: change of the adapter after the training steps, |dW - dW_ref| / |dW_ref|. Adam divides by
+ * the root of the second moment, which magnifies rounding where gradients are near zero. */
+#define TOL_GOLDEN_TRAIN 1e-3
+
+#endif
