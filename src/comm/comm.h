@@ -1,0 +1,51 @@
+/* comm: ranks, agreement, collectives. The only module that knows MPI.
+ *
+ * Counts are size_t or int64_t; a message longer than the limit of one MPI call is sent in pieces.
+ * A broken transport ends the job (MPI_Abort); everything else is an az_err that is the same on all
+ * ranks. */
+#ifndef AZ_COMM_COMM_H
+#define AZ_COMM_COMM_H
+
+#include "base/base.h"
+
+typedef struct az_comm az_comm;
+
+/* Start MPI (once a process) and take the world. Refuses N singletons under SLURM_NTASKS > 1: each
+ * would believe itself alone. Collective over all processes. */
+az_err az_comm_init(az_comm **out_comm, int *argc, char ***argv);
+/* A communicator of this process alone, for tests and commands that are not parallel; needs no MPI.
+ */
+az_err az_comm_create_self(az_comm **out_comm);
+/* Ends MPI if it was started here. Collective. */
+void az_comm_fini(az_comm *opt_comm);
+/* End all ranks now, with this exit code. */
+void az_comm_abort(az_comm *opt_comm, int code) __attribute__((noreturn));
+
+int az_comm_rank(const az_comm *comm);
+int az_comm_size(const az_comm *comm);
+/* Ranks on this node, and this rank's number among them. */
+int az_comm_node_size(const az_comm *comm);
+int az_comm_node_rank(const az_comm *comm);
+/* Version line of the MPI library. */
+const char *az_comm_library(void);
+
+/* One code for all: the lowest failing rank's code and message become everyone's. Collective. */
+az_err az_comm_agree(az_comm *comm, az_err err);
+/* Collectives. Buffers do not overlap. */
+void az_comm_barrier(az_comm *comm);
+void az_comm_bcast(az_comm *comm, void *buffer, size_t bytes, int root);
+/* Every rank gives bytes bytes; recv holds size * bytes. send may be recv + rank * bytes. */
+void az_comm_allgather(az_comm *comm, const void *send, size_t bytes, void *recv);
+/* Rank i gives counts[i] bytes that land at offsets[i] of recv. */
+void az_comm_allgatherv(az_comm *comm, const void *send, void *recv, const size_t *counts,
+                        const size_t *offsets);
+/* Integer sums: recv (counts[rank] values) = sum over ranks of the rank's part of send (all counts
+ * together). */
+void az_comm_reduce_scatter_i64(az_comm *comm, const int64_t *send, int64_t *recv,
+                                const int64_t *counts);
+void az_comm_sum_i64(az_comm *comm, int64_t *values, size_t n);
+void az_comm_max_i64(az_comm *comm, int64_t *values, size_t n);
+void az_comm_sum_f64(az_comm *comm, double *values, size_t n); /* for reports only: not exact */
+void az_comm_max_f64(az_comm *comm, double *values, size_t n);
+
+#endif

@@ -1,0 +1,44 @@
+/* deck: what the user asks for: YAML keys, command-line overrides, one table of keys. Local. */
+#ifndef AZ_DECK_DECK_H
+#define AZ_DECK_DECK_H
+
+#include "base/base.h"
+
+typedef struct az_deck az_deck;
+
+/* Read a deck and overrides "section.key=value" (value in YAML flow syntax). Unknown key, wrong
+ * type, out of range, given twice: one message with file and line (or the override), what was
+ * found, what is allowed, the nearest key. */
+az_err az_deck_open(az_deck **out_deck, const char *path, char *const *overrides, int n_overrides);
+void az_deck_close(az_deck *opt_deck);
+/* Whether the user gave the key. Keys asked for must be in the table (AZ_ASSERT). */
+bool az_deck_has(const az_deck *deck, const char *key);
+/* Values, or the table's defaults. */
+int64_t az_deck_int(const az_deck *deck, const char *key);
+double az_deck_real(const az_deck *deck, const char *key);
+bool az_deck_bool(const az_deck *deck, const char *key);
+/* String, choice or path; NULL if not given and without default. A path is relative to the deck's
+ * directory; from an override, to the working directory. */
+const char *az_deck_string(const az_deck *deck, const char *key);
+/* A list of strings (or paths): n and item i. A single scalar is a list of one. */
+int az_deck_count(const az_deck *deck, const char *key);
+const char *az_deck_item(const az_deck *deck, const char *key, int i);
+/* Whether a key that may be a list or a scalar was given as a list (lora.target_modules). */
+bool az_deck_is_list(const az_deck *deck, const char *key);
+/* A map of names to numbers (rank_pattern): entry i in file order. */
+const char *az_deck_map_key(const az_deck *deck, const char *key, int i);
+double az_deck_map_value(const az_deck *deck, const char *key, int i);
+/* A failure about the value of a key, with its place: "deck.yaml:12: lora.r: ...". */
+az_err az_deck_fail(const az_deck *deck, const char *key, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* The deck as understood: every key with its value, as YAML. */
+az_err az_deck_write(az_str *out, const az_deck *deck);
+
+/* help: all sections and keys / one key or section; false if there is no such key (out then
+ * suggests the nearest). */
+az_err az_deck_help(az_str *out);
+bool az_deck_help_key(az_str *out, const char *key);
+/* doc/inputs.md, whole. */
+az_err az_deck_help_markdown(az_str *out);
+
+#endif

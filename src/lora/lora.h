@@ -1,0 +1,60 @@
+/* lora: which modules are adapted, how large the pairs are, where they lie, how they start, where
+ * they are kept.
+ *
+ * All pairs lie in one flat f32 buffer: by module in model order, A [R, in] then B [out, R],
+ * without gaps. Rules of matching, scaling and init are PEFT's (LoraModel, LoraConfig). Local,
+ * except where said. */
+#ifndef AZ_LORA_LORA_H
+#define AZ_LORA_LORA_H
+
+#include "base/base.h"
+#include "store/peft.h"
+
+/* A linear module that could be adapted, as the model lists them. */
+typedef struct {
+    char path[160]; /* "model.layers.0.self_attn.q_proj" */
+    int64_t in, out;
+    int layer; /* decoder layer, or -1 */
+    int kind;  /* the model's number of the linear within its layer */
+} az_linear;
+
+/* One pair. */
+typedef struct {
+    int linear; /* index into the model's list */
+    int64_t R;
+    double alpha, scale;  /* scale = alpha / R, or alpha / sqrt(R) */
+    int64_t a_off, b_off; /* of A [R,in] and B [out,R] in the flat buffer, in elements */
+} az_pair;
+
+typedef struct {
+    const az_linear *linears; /* borrowed */
+    int n_linears;
+    az_pair *pairs;
+    int n_pairs;
+    int *pair_of;       /* [n_linears] index of the linear's pair, or -1 */
+    int64_t n_elements; /* of the flat buffer */
+    double dropout;
+} az_lora;
+
+/* Match config against the linears. A target, exclude or pattern entry that matches nothing is an
+ * error listing the module names that exist and the family's default (family_default, e.g. "q_proj,
+ * v_proj"). A null target: the default. */
+az_err az_lora_create(az_lora *lora, const az_peft_config *config, const az_linear *linears,
+                      int n_linears, const char *family_default);
+void az_lora_fini(az_lora *lora);
+/* First pair of decoder layer l or above: the lowest adapted layer; -1 if there is none. */
+int az_lora_get_lowest_layer(const az_lora *lora);
+/* Elements of layer's pairs: [*out_off, *out_off + return value) of the flat buffer. */
+int64_t az_lora_get_layer(const az_lora *lora, int layer, int64_t *out_off);
+/* Fill the flat buffer as PEFT initialises (config->init_lora_weights: true, "gaussian", false),
+ * from counter-based random numbers: a function of seed, module and element alone. */
+void az_lora_fill(float *flat, const az_lora *lora, const az_peft_config *config, uint64_t seed);
+/* Read DIR/adapter_model.safetensors (f32, f16, bf16) into the flat buffer; missing, unexpected and
+ * wrongly shaped tensors are all named in one message. */
+az_err az_lora_read(float *flat, const az_lora *lora, const char *dir);
+/* Write a PEFT directory: adapter_config.json and adapter_model.safetensors (f32), read back and
+ * compared. Called on one rank. */
+az_err az_lora_write(const float *flat, const az_lora *lora, const az_peft_config *config,
+                     const char *dir);
+
+#endif
