@@ -1,0 +1,119 @@
+/* comm: collectives. Messages beyond the limit of one call go in pieces. */
+#include <config.h>
+
+#include "comm/comm_priv.h"
+
+#include <string.h>
+
+static size_t min_size(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+void az_comm_barrier(az_comm *comm)
+{
+    if (!comm->alone)
+        MPI_Barrier(comm->world);
+}
+
+void az_comm_bcast(az_comm *comm, void *buffer, size_t bytes, int root)
+{
+    if (comm->size == 1)
+        return;
+    for (size_t done = 0; done < bytes; done += comm->limit)
+        MPI_Bcast((char *)buffer + done, (int)min_size(comm->limit, bytes - done), MPI_BYTE, root,
+                  comm->world);
+}
+
+void az_comm_allgather(az_comm *comm, const void *send, size_t bytes, void *recv)
+{
+    char *mine = (char *)recv + (size_t)comm->rank * bytes;
+    if (send != mine && bytes > 0)
+        memcpy(mine, send, bytes);
+    if (comm->size == 1)
+        return;
+    if (bytes <= comm->limit / (size_t)comm->size) {
+        MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, recv, (int)bytes, MPI_BYTE, comm->world);
+        return;
+    }
+    for (int r = 0; r < comm->size; r++)
+        az_comm_bcast(comm, (char *)recv + (size_t)r * bytes, bytes, r);
+}
+
+void az_comm_allgatherv(az_comm *comm, const void *send, void *recv, const size_t *counts,
+                        const size_t *offsets)
+{
+    char *mine = (char *)recv + offsets[comm->rank];
+    if (send != mine && counts[comm->rank] > 0)
+        memcpy(mine, send, counts[comm->rank]);
+    if (comm->size == 1)
+        return;
+    size_t end = 0;
+    for (int r = 0; r < comm->size; r++)
+        end = offsets[r] + counts[r] > end ? offsets[r] + counts[r] : end;
+    if (end <= comm->limit) {
+        for (int r = 0; r < comm->size; r++) {
+            comm->counts[r] = (int)counts[r];
+            comm->offsets[r] = (int)offsets[r];
+        }
+        MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_BYTE, recv, comm->counts, comm->offsets, MPI_BYTE,
+                       comm->world);
+        return;
+    }
+    for (int r = 0; r < comm->size; r++)
+        az_comm_bcast(comm, (char *)recv + offsets[r], counts[r], r);
+}
+
+void az_comm_reduce_scatter_i64(az_comm *comm, const int64_t *send, int64_t *recv,
+                                const int64_t *counts)
+{
+    int64_t total = 0;
+    for (int r = 0; r < comm->size; r++)
+        total += counts[r];
+    if (comm->size == 1) {
+        memcpy(recv, send, (size_t)total * sizeof *send);
+        return;
+    }
+    int64_t piece = (int64_t)(comm->limit / sizeof *send);
+    if (total <= piece) {
+        for (int r = 0; r < comm->size; r++)
+            comm->counts[r] = (int)counts[r];
+        MPI_Reduce_scatter(send, recv, comm->counts, MPI_INT64_T, MPI_SUM, comm->world);
+        return;
+    }
+    for (int r = 0; r < comm->size; send += counts[r++])
+        for (int64_t done = 0; done < counts[r]; done += piece)
+            MPI_Reduce(send + done, recv + done, (int)az_min_i64(piece, counts[r] - done),
+                       MPI_INT64_T, MPI_SUM, r, comm->world);
+}
+
+/* Element-wise reductions in place, in pieces. */
+static void reduce_all(az_comm *comm, void *values, size_t n, MPI_Datatype type, MPI_Op op)
+{
+    if (comm->size == 1)
+        return;
+    size_t piece = comm->limit / 8;
+    for (size_t done = 0; done < n; done += piece)
+        MPI_Allreduce(MPI_IN_PLACE, (char *)values + 8 * done, (int)min_size(piece, n - done), type,
+                      op, comm->world);
+}
+
+void az_comm_sum_i64(az_comm *comm, int64_t *values, size_t n)
+{
+    reduce_all(comm, values, n, MPI_INT64_T, MPI_SUM);
+}
+
+void az_comm_max_i64(az_comm *comm, int64_t *values, size_t n)
+{
+    reduce_all(comm, values, n, MPI_INT64_T, MPI_MAX);
+}
+
+void az_comm_sum_f64(az_comm *comm, double *values, size_t n)
+{
+    reduce_all(comm, values, n, MPI_DOUBLE, MPI_SUM);
+}
+
+void az_comm_max_f64(az_comm *comm, double *values, size_t n)
+{
+    reduce_all(comm, values, n, MPI_DOUBLE, MPI_MAX);
+}

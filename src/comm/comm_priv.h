@@ -1,0 +1,18 @@
+/* comm, inside: the communicator. */
+#ifndef AZ_COMM_PRIV_H
+#define AZ_COMM_PRIV_H
+
+#include <mpi.h>
+
+#include "comm/comm.h"
+
+/* alone: one process without MPI; world and node are then not used. */
+struct az_comm {
+    bool alone, started_mpi;
+    MPI_Comm world, node;
+    int rank, size, node_rank, node_size;
+    size_t limit;          /* most bytes in one MPI call */
+    int *counts, *offsets; /* [size] scratch */
+};
+
+#endif
