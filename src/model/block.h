@@ -1,0 +1,93 @@
+/* model/block: the decoder block, forward and backward, and the head with its loss. Weights are
+ * handed in as views, activations live in a workspace that is carved once. Llama: Touvron et al.
+ * 2023; rotary: Su et al. 2021. Letters as in kern.h. Local; nothing is allocated. */
+#ifndef AZ_MODEL_BLOCK_H
+#define AZ_MODEL_BLOCK_H
+
+#include "base/base.h"
+#include "kern/kern.h"
+#include "lora/pair.h"
+#include "model/config.h"
+
+/* The frozen tensors of one decoder layer; absent biases have data NULL. */
+typedef struct {
+    az_view norm1, norm2;
+    az_view weight[AZ_N_LINEARS], bias[AZ_N_LINEARS];
+} az_layer;
+
+/* The tokens that pass through together. */
+typedef struct {
+    int64_t N;
+    const int32_t *pos; /* [N] */
+    const az_seq *seqs; /* [n_seqs] rows of q and of k, v */
+    int n_seqs;
+    az_dropout dropout; /* p = 0 outside of training */
+    /* Generation: keys and values are also kept. New row n goes to row cache_row[n] of the layer's
+     * cache [*,G,K], which seqs then refer to. NULL: seqs refer to this pass's own rows. */
+    float *opt_cache_k, *opt_cache_v;
+    const int64_t *cache_row;
+} az_tokens;
+
+/* Activations of one layer for up to N tokens, and scratch. */
+typedef struct {
+    int64_t N;
+    float *n1, *q, *k, *v, *att, *lse, *h, *n2, *g, *u, *a; /* forward, kept for backward */
+    float *t[AZ_N_LINEARS];                                 /* [N,R] of each adapted linear */
+    float *dn, *dq, *dk, *dv, *datt, *da, *dg, *du, *dt;    /* backward */
+    float *dropped, *linear_scratch, *attention_scratch;
+    const float *rope; /* [P,K] */
+} az_work;
+
+/* Carve a workspace for N tokens in sequences of at most longest keys out of arena (counting pass
+ * or real). R_max: largest adapter rank. backward: whether the arrays of backward are wanted;
+ * dropout: whether its scratch is. */
+void az_work_carve(az_work *work, az_arena *arena, const az_config *config, int64_t N,
+                   int64_t longest, int64_t R_max, bool backward, bool dropout);
+
+/* out[N,D] = block(x[N,D]); out may not be x. ads [AZ_N_LINEARS]. */
+void az_layer_forward(float *out, const float *x, const az_config *config, const az_layer *layer,
+                      const az_adapter *ads, const az_tokens *tokens, az_work *work);
+/* d[N,D]: in, the gradient of the block's output; out, of its input x. work holds what forward left
+ * for the same x. Gradients of the layer's pairs are overwritten in ads[].dA, dB. lowest: no
+ * gradient below this layer is wanted, so the walk ends at its lowest adapted linear, and d is
+ * undefined afterwards. */
+void az_layer_backward(float *d, const float *x, const az_config *config, const az_layer *layer,
+                       const az_adapter *ads, const az_tokens *tokens, az_work *work, bool lowest);
+
+/* ---- head and loss ---- */
+
+/* Tokens whose logits are held at a time: a constant, so that no setting changes how a sum is
+ * split. */
+#define AZ_HEAD_TOKENS 128
+
+/* Head for up to N target tokens; pieces of the head have at most rows rows. */
+typedef struct {
+    int64_t N, rows;
+    float *x, *n, *dn; /* [N,D] output of the last layer at the targets, normed, gradient */
+    float *max, *hit;  /* [N] */
+    double *sum;       /* [N] */
+    float *logits;     /* [AZ_HEAD_TOKENS, rows] */
+    float *linear_scratch;
+} az_head;
+
+void az_head_carve(az_head *head, az_arena *arena, const az_config *config, int64_t N, int64_t rows,
+                   bool backward);
+/* Take rows[n_targets] of the last layer's output h through the final norm. */
+void az_head_begin(az_head *head, const float *h, az_view norm, const int64_t *rows,
+                   int64_t n_targets, const az_config *config);
+/* Fold one piece (rows row0 .. of the head) into the softmax's sums. */
+void az_head_forward(az_head *head, az_view piece, int64_t row0, const int32_t *labels,
+                     int64_t n_targets, const az_config *config);
+/* Sum of the negative log-likelihoods. */
+double az_head_loss(az_head *head, int64_t n_targets);
+/* After az_head_loss: dn += scale (softmax - onehot) piece. first: dn is overwritten. */
+void az_head_backward(az_head *head, az_view piece, int64_t row0, const int32_t *labels,
+                      int64_t n_targets, double scale, bool first, const az_config *config);
+/* A head of one piece: forward, loss and (scale != 0) backward without a second product. */
+double az_head_whole(az_head *head, az_view piece, const int32_t *labels, int64_t n_targets,
+                     double scale, const az_config *config);
+/* dh[N,D] = gradient at the last layer's output; zero at tokens that are no targets. */
+void az_head_end(float *dh, az_head *head, az_view norm, const int64_t *rows, int64_t n_targets,
+                 int64_t N, const az_config *config);
+
+#endif
