@@ -1,0 +1,136 @@
+/* shard: units brought together and let go. */
+#include <config.h>
+
+#include <string.h>
+
+#include "shard/shard_priv.h"
+
+/* All bits set is NaN in f32, f16 and bf16. */
+#define POISON 0xff
+
+az_err az_shard_create(az_shard **out_shard, const az_config *config, const az_table *table,
+                       const az_tensor_set *set, az_comm *comm, bool poison)
+{
+    az_err err;
+    az_shard *shard = NULL;
+    *out_shard = NULL;
+    AZ_TRY(AZ_NEW(shard, 1, "base index"));
+    shard->config = config;
+    shard->comm = comm;
+    shard->poison = poison;
+    shard->open = -1;
+    AZ_TRY(az_shard_cut(shard, table, set));
+    AZ_TRY(AZ_NEW(shard->held, shard->held_bytes, "base slices"));
+    if (az_comm_size(comm) > 1 || poison)
+        AZ_TRY(AZ_NEW(shard->slot, shard->slot_bytes, "gathered unit"));
+    if (poison)
+        memset(shard->slot, POISON, shard->slot_bytes);
+    AZ_TRY(az_shard_load(shard, set));
+    shard->stats.slice_bytes = shard->held_bytes;
+    shard->stats.slot_bytes = shard->slot != NULL ? shard->slot_bytes : 0;
+out:
+    err = az_comm_agree(comm, err);
+    if (err != AZ_OK)
+        az_shard_destroy(shard);
+    else
+        *out_shard = shard;
+    return err;
+}
+
+void az_shard_destroy(az_shard *opt_shard)
+{
+    if (opt_shard == NULL)
+        return;
+    az_free(opt_shard->members);
+    az_free(opt_shard->units);
+    az_free(opt_shard->held);
+    az_free(opt_shard->slot);
+    az_free(opt_shard);
+}
+
+int az_shard_count(const az_shard *shard, az_unit_kind kind)
+{
+    return shard->count[kind];
+}
+
+int64_t az_shard_get_head_rows(const az_shard *shard)
+{
+    return shard->head_rows;
+}
+
+void az_shard_gather(az_shard *shard, az_unit_kind kind, int i)
+{
+    AZ_ASSERT(shard->open < 0 && i >= 0 && i < shard->count[kind]);
+    double begin = az_now();
+    shard->open = shard->first[kind] + i;
+    const az_unit *unit = &shard->units[shard->open];
+    const char *mine = shard->held + unit->held_off;
+    shard->data = mine;
+    if (shard->slot != NULL) {
+        az_comm_allgather(shard->comm, mine, unit->slice, shard->slot);
+        shard->data = shard->slot;
+    }
+    shard->stats.gather_s += az_now() - begin;
+    shard->stats.gathers++;
+    shard->stats.gathered_bytes += (int64_t)(unit->slice * (size_t)(az_comm_size(shard->comm) - 1));
+}
+
+void az_shard_release(az_shard *shard)
+{
+    AZ_ASSERT(shard->open >= 0);
+    if (shard->poison)
+        memset(shard->slot, POISON, shard->slot_bytes);
+    shard->open = -1;
+    shard->data = NULL;
+}
+
+static az_view view_of(const az_shard *shard, const az_member *m)
+{
+    return (az_view){shard->data + m->offset, (az_dtype)m->tensor->dtype, m->rows, m->weight->cols};
+}
+
+void az_shard_get_layer(const az_shard *shard, az_layer *out_layer)
+{
+    AZ_ASSERT(shard->open >= 0 && shard->units[shard->open].kind == AZ_UNIT_LAYER);
+    const az_unit *unit = &shard->units[shard->open];
+    *out_layer = (az_layer){0};
+    for (int i = unit->first; i < unit->first + unit->n_members; i++) {
+        const az_member *m = &shard->members[i];
+        const az_view view = view_of(shard, m);
+        switch (m->weight->role) {
+        case AZ_ROLE_NORM1:
+            out_layer->norm1 = view;
+            break;
+        case AZ_ROLE_NORM2:
+            out_layer->norm2 = view;
+            break;
+        case AZ_ROLE_WEIGHT:
+            out_layer->weight[m->weight->kind] = view;
+            break;
+        case AZ_ROLE_BIAS:
+            out_layer->bias[m->weight->kind] = view;
+            break;
+        default:
+            AZ_ASSERT(!"a layer holds norms and linears only");
+        }
+    }
+}
+
+az_view az_shard_get_piece(const az_shard *shard, int64_t *opt_row0)
+{
+    AZ_ASSERT(shard->open >= 0 && shard->units[shard->open].n_members == 1);
+    const az_member *m = &shard->members[shard->units[shard->open].first];
+    if (opt_row0 != NULL)
+        *opt_row0 = m->row0;
+    return view_of(shard, m);
+}
+
+uint64_t az_shard_hash(const az_shard *shard)
+{
+    return az_hash64(shard->held, shard->held_bytes, 0);
+}
+
+az_shard_stats az_shard_get_stats(const az_shard *shard)
+{
+    return shard->stats;
+}

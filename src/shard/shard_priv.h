@@ -1,0 +1,50 @@
+/* shard, inside. */
+#ifndef AZ_SHARD_PRIV_H
+#define AZ_SHARD_PRIV_H
+
+#include "shard/shard.h"
+
+#define AZ_SHARD_ALIGN 64
+
+/* Rows [row0, row0 + rows) of one tensor, at an offset within its unit. */
+typedef struct {
+    const az_weight *weight;
+    const az_tensor *tensor;
+    int64_t row0, rows;
+    size_t offset, bytes;
+} az_member;
+
+typedef struct {
+    az_unit_kind kind;
+    int first, n_members;
+    size_t bytes;    /* members with their padding */
+    size_t slice;    /* bytes of one rank's slice */
+    size_t held_off; /* of this rank's slice in held */
+} az_unit;
+
+struct az_shard {
+    const az_config *config;
+    az_comm *comm;
+    bool poison;
+    az_member *members;
+    int n_members;
+    az_unit *units;
+    int n_units;
+    int first[4],
+        count[4]; /* units of each kind; head and embedding are the same where they are tied */
+    int64_t head_rows;
+    char *held; /* this rank's slices, unit after unit */
+    size_t held_bytes;
+    char *slot; /* the gathered unit; NULL where held serves in place */
+    size_t slot_bytes;
+    int open;         /* the gathered unit, -1: none */
+    const char *data; /* its bytes */
+    az_shard_stats stats;
+};
+
+/* Cut the model into units with offsets and slices. Local. */
+az_err az_shard_cut(az_shard *shard, const az_table *table, const az_tensor_set *set);
+/* Read this rank's slices from the files. Local. */
+az_err az_shard_load(az_shard *shard, const az_tensor_set *set);
+
+#endif
