@@ -100,12 +100,15 @@ void az_kern_loss_backward(float *logits, const float *max, const double *sum, c
 
 /* ---- exact sums and the optimizer (kern_optim.c) ---- */
 
-/* Fixed point: one unit is 2^-50; a value outside +-8192 or not finite sets *overflow. */
+/* Fixed point: one unit is 2^-50. A value that is not finite or whose magnitude is limit or more is
+ * counted in *overflow and adds nothing; limit is at most AZ_FIXED_RANGE, divided by the number of
+ * terms so that no sum can wrap. */
 #define AZ_FIXED_UNIT 0x1p-50
+#define AZ_FIXED_RANGE 8192.0
 /* sum[i] += round(x[i] / unit), ties to even. */
-void az_kern_fixed_add(int64_t *sum, const float *x, size_t n, int64_t *overflow);
-/* As az_kern_fixed_add for one double; returns the fixed-point value. */
-int64_t az_kern_to_fixed(double x, int64_t *overflow);
+void az_kern_fixed_add(int64_t *sum, const float *x, size_t n, double limit, int64_t *overflow);
+/* The same for one double; returns the fixed-point value. */
+int64_t az_kern_to_fixed(double x, double limit, int64_t *overflow);
 /* out[b] = sum over block b of (g[i] * unit)^2, in order, in double; blocks of block elements, the
  * last may be shorter. */
 void az_kern_square_blocks(double *out, const int64_t *g, size_t n, size_t block);
