@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/faults.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"

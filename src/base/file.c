@@ -131,41 +131,47 @@ static az_err sync_dir_of(const char *path)
     return err;
 }
 
-az_err az_file_write_atomic(const char *path, const void *data, size_t bytes)
+az_err az_file_write_parts(const char *path, const az_part *parts, int64_t n)
 {
-    az_err err;
-    int fd = -1;
-    az_str tmp = {0};
-    bool made = false;
-    AZ_TRY(az_str_add(&tmp, "%s.tmp-%ld", path, (long)getpid()));
-    fd = open(tmp.s, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) {
-        err = fail_errno("write", tmp.s);
-        goto out;
-    }
-    made = true;
-    AZ_TRY(write_all(fd, data, bytes, tmp.s));
+    az_err err = AZ_OK;
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return fail_errno("write", path);
+    for (int64_t i = 0; i < n; i++)
+        AZ_TRY(write_all(fd, parts[i].data, parts[i].bytes, path));
     if (fsync(fd) != 0 && errno != EINVAL) {
-        err = fail_errno("sync", tmp.s);
+        err = fail_errno("sync", path);
         goto out;
     }
     int closed = close(fd);
     fd = -1;
-    if (closed != 0) {
-        err = fail_errno("close", tmp.s);
-        goto out;
-    }
-    if (rename(tmp.s, path) != 0) {
-        err = fail_errno("rename a temporary file to", path);
-        goto out;
-    }
-    made = false;
-    err = sync_dir_of(path);
+    if (closed != 0)
+        err = fail_errno("close", path);
 out:
     if (fd >= 0)
         close(fd);
-    if (made)
+    if (err != AZ_OK)
+        unlink(path);
+    return err;
+}
+
+az_err az_file_rename(const char *from, const char *to)
+{
+    if (rename(from, to) != 0)
+        return fail_errno("rename a temporary file to", to);
+    return sync_dir_of(to);
+}
+
+az_err az_file_write_atomic(const char *path, const void *data, size_t bytes)
+{
+    az_err err;
+    az_str tmp = {0};
+    AZ_TRY(az_str_add(&tmp, "%s.tmp-%ld", path, (long)getpid()));
+    AZ_TRY(az_file_write_parts(tmp.s, &(az_part){data, bytes}, 1));
+    err = az_file_rename(tmp.s, path);
+    if (err != AZ_OK)
         unlink(tmp.s);
+out:
     az_str_fini(&tmp);
     return err;
 }

@@ -21,6 +21,14 @@ az_err az_file_open(int *out_fd, const char *path);
 az_err az_file_read_at(int fd, void *buffer, size_t bytes, int64_t offset, const char *path);
 /* Write under a temporary name in the same directory, sync, rename. */
 az_err az_file_write_atomic(const char *path, const void *data, size_t bytes);
+/* Its two halves, for a caller that checks the file in between. Parts are written one after the
+ * other and synced; after a failure the file is removed. The rename syncs the directory. */
+typedef struct {
+    const void *data;
+    size_t bytes;
+} az_part;
+az_err az_file_write_parts(const char *path, const az_part *parts, int64_t n);
+az_err az_file_rename(const char *from, const char *to);
 /* Make a directory and its parents; one that exists is fine. */
 az_err az_dir_create(const char *path);
 /* "dir/name", or name itself if it is absolute. Free with az_free; NULL after a failure. */
