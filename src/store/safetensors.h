@@ -19,6 +19,7 @@ typedef struct {
     int file;                      /* index into files */
     int64_t offset;                /* of its first byte in the file */
     int64_t bytes;
+    bool alias; /* a second name of another tensor's bytes, from "__metadata__" (tied weights) */
 } az_tensor;
 
 /* Tensors of one file or of a directory, sorted by name. */
@@ -36,7 +37,7 @@ az_err az_store_open_file(az_tensor_set *set, const char *path);
  * All faults of all files and of the index are listed in one message. */
 az_err az_store_open_model(az_tensor_set *set, const char *dir);
 void az_store_close(az_tensor_set *set);
-/* NULL if there is none. */
+/* NULL if there is none. Aliases are found too. */
 const az_tensor *az_store_find(const az_tensor_set *set, const char *name);
 /* bytes bytes of a tensor, from its byte start on. Opens the file at each call unless it is the one
  * of *io_fd / *io_file (start with -1, -1; close *io_fd at the end). */
