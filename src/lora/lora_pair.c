@@ -16,12 +16,14 @@ static const float *drop_input(float *dropped, const float *x, const az_adapter 
     return dropped;
 }
 
-void az_pair_forward(float *y, float *t, const float *x, const az_adapter *ad,
+void az_pair_forward(float *opt_y, float *t, const float *x, const az_adapter *ad,
                      const az_dropout *drop, int64_t N, float *dropped)
 {
     const float *xd = drop_input(dropped, x, ad, drop, N);
     az_kern_gemm(false, true, N, ad->R, ad->in, 1, xd, ad->in, ad->A, ad->in, 0, t, ad->R);
-    az_kern_gemm(false, true, N, ad->out, ad->R, ad->scale, t, ad->R, ad->B, ad->R, 1, y, ad->out);
+    if (opt_y != NULL)
+        az_kern_gemm(false, true, N, ad->out, ad->R, ad->scale, t, ad->R, ad->B, ad->R, 1, opt_y,
+                     ad->out);
 }
 
 void az_pair_backward(float *opt_dx, const float *dy, const float *x, const float *t,

@@ -30,9 +30,9 @@ typedef struct {
     const int32_t *pos;
 } az_dropout;
 
-/* t[N,R] = drop(x)[N,in] A';  y[N,out] += s t B'. t is kept for backward. dropped [N,in]: scratch,
- * used if p > 0. */
-void az_pair_forward(float *y, float *t, const float *x, const az_adapter *ad,
+/* t[N,R] = drop(x)[N,in] A';  opt_y[N,out] += s t B' (NULL: t alone). t is kept for backward.
+ * dropped [N,in]: scratch, used if p > 0. */
+void az_pair_forward(float *opt_y, float *t, const float *x, const az_adapter *ad,
                      const az_dropout *drop, int64_t N, float *dropped);
 /* dB = s dy' t, dA = s (dy B)' drop(x), and unless opt_dx is NULL dx += drop(s dy B A). x, t: as in
  * forward. dt [N,R] and dropped [N,in]: scratch. */

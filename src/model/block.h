@@ -44,9 +44,11 @@ typedef struct {
 void az_work_carve(az_work *work, az_arena *arena, const az_config *config, int64_t N,
                    int64_t longest, int64_t R_max, bool backward, bool dropout);
 
-/* out[N,D] = block(x[N,D]); out may not be x. ads [AZ_N_LINEARS]. */
-void az_layer_forward(float *out, const float *x, const az_config *config, const az_layer *layer,
-                      const az_adapter *ads, const az_tokens *tokens, az_work *work);
+/* opt_out[N,D] = block(x[N,D]); opt_out may not be x. NULL: only what backward needs is computed
+ * (recompute). ads [AZ_N_LINEARS]. */
+void az_layer_forward(float *opt_out, const float *x, const az_config *config,
+                      const az_layer *layer, const az_adapter *ads, const az_tokens *tokens,
+                      az_work *work);
 /* d[N,D]: in, the gradient of the block's output; out, of its input x. work holds what forward left
  * for the same x. Gradients of the layer's pairs are overwritten in ads[].dA, dB. lowest: no
  * gradient below this layer is wanted, so the walk ends at its lowest adapted linear, and d is
@@ -75,6 +77,9 @@ void az_head_carve(az_head *head, az_arena *arena, const az_config *config, int6
 /* Take rows[n_targets] of the last layer's output h through the final norm. */
 void az_head_begin(az_head *head, const float *h, az_view norm, const int64_t *rows,
                    int64_t n_targets, const az_config *config);
+/* Columns row0 .. of logits[n_rows,V], after az_head_begin. */
+void az_head_logits(float *logits, az_head *head, az_view piece, int64_t row0, int64_t n_rows,
+                    const az_config *config);
 /* Fold one piece (rows row0 .. of the head) into the softmax's sums. */
 void az_head_forward(az_head *head, az_view piece, int64_t row0, const int32_t *labels,
                      int64_t n_targets, const az_config *config);

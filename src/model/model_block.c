@@ -57,15 +57,16 @@ typedef struct {
     az_work *work;
 } context;
 
-/* y = x W' + b + adapter */
-static void linear(float *y, const float *x, int kind, const context *c)
+/* y = x W' + b + adapter; y NULL: only what the adapter's backward needs. */
+static void linear(float *opt_y, const float *x, int kind, const context *c)
 {
     const az_adapter *ad = &c->ads[kind];
     az_work *w = c->work;
-    az_kern_linear_forward(y, x, c->layer->weight[kind], c->layer->bias[kind], c->tokens->N,
-                           w->linear_scratch);
+    if (opt_y != NULL)
+        az_kern_linear_forward(opt_y, x, c->layer->weight[kind], c->layer->bias[kind], c->tokens->N,
+                               w->linear_scratch);
     if (ad->R > 0)
-        az_pair_forward(y, w->t[kind], x, ad, &c->tokens->dropout, c->tokens->N, w->dropped);
+        az_pair_forward(opt_y, w->t[kind], x, ad, &c->tokens->dropout, c->tokens->N, w->dropped);
 }
 
 /* dx = (or +=) dy W + adapter's part; gradients of the pair. opt_dx NULL: only the pair's gradients
@@ -94,8 +95,9 @@ static void fill_cache(const az_config *config, const az_tokens *tokens, const a
     }
 }
 
-void az_layer_forward(float *out, const float *x, const az_config *config, const az_layer *layer,
-                      const az_adapter *ads, const az_tokens *tokens, az_work *work)
+void az_layer_forward(float *opt_out, const float *x, const az_config *config,
+                      const az_layer *layer, const az_adapter *ads, const az_tokens *tokens,
+                      az_work *work)
 {
     const int64_t N = tokens->N, D = config->D, K = config->K;
     const context c = {layer, ads, tokens, work};
@@ -121,8 +123,9 @@ void az_layer_forward(float *out, const float *x, const az_config *config, const
     linear(work->g, work->n2, AZ_GATE, &c);
     linear(work->u, work->n2, AZ_UP, &c);
     az_kern_silu_gate_forward(work->a, work->g, work->u, (size_t)(N * config->F));
-    linear(out, work->a, AZ_DOWN, &c);
-    az_kern_add(out, work->h, (size_t)(N * D));
+    linear(opt_out, work->a, AZ_DOWN, &c);
+    if (opt_out != NULL)
+        az_kern_add(opt_out, work->h, (size_t)(N * D));
 }
 
 /* Depth of a linear within its layer, from the input up. */

@@ -44,6 +44,18 @@ static void fill_logits(az_head *head, az_view piece, int64_t i, int64_t n, cons
                            head->linear_scratch);
 }
 
+void az_head_logits(float *logits, az_head *head, az_view piece, int64_t row0, int64_t n_rows,
+                    const az_config *config)
+{
+    const size_t bytes = (size_t)piece.rows * sizeof(float);
+    for (int64_t i = 0; i < n_rows; i += AZ_HEAD_TOKENS) {
+        int64_t n = az_min_i64(AZ_HEAD_TOKENS, n_rows - i);
+        fill_logits(head, piece, i, n, config);
+        for (int64_t j = 0; j < n; j++)
+            memcpy(logits + (i + j) * config->V + row0, head->logits + j * piece.rows, bytes);
+    }
+}
+
 static void fold(az_head *head, az_view piece, int64_t row0, const int32_t *labels, int64_t i,
                  int64_t n)
 {

@@ -1,0 +1,48 @@
+/* train/engine: a model with its adapter, ready to be passed through: what train, eval and generate
+ * have in common. */
+#ifndef AZ_TRAIN_ENGINE_H
+#define AZ_TRAIN_ENGINE_H
+
+#include "base/base.h"
+#include "comm/comm.h"
+#include "deck/deck.h"
+#include "lora/lora.h"
+#include "model/config.h"
+#include "shard/shard.h"
+#include "text/text.h"
+
+typedef struct {
+    az_comm *comm; /* borrowed */
+    const char *model_dir;
+    az_config config;
+    az_tensor_set set;
+    az_table table;
+    az_shard *shard;
+    az_linear *linears;
+    int n_linears;
+    az_peft_config peft;
+    az_lora lora; /* no pairs: the base alone */
+    float *flat;  /* the adapter, [lora.n_elements] */
+} az_engine;
+
+/* Where the adapter comes from. */
+typedef enum {
+    AZ_ADAPTER_NONE,
+    AZ_ADAPTER_DECK, /* lora.* of the deck, or lora.init_from */
+    AZ_ADAPTER_DIR   /* a PEFT directory as it is */
+} az_adapter_source;
+
+/* Read config, headers (on one rank, handed on), the adapter, then the base's slices. Start from
+ * {0}. opt_dir: for AZ_ADAPTER_DIR. Collective. */
+az_err az_engine_open(az_engine *engine, const az_deck *deck, az_adapter_source source,
+                      const char *opt_dir, az_comm *comm);
+void az_engine_close(az_engine *engine);
+/* The tokenizer that the deck names, else the model's; NULL without a failure if there is none and
+ * none was named. Local. */
+az_err az_engine_open_tokenizer(az_tokenizer **out_tokenizer, const az_deck *deck);
+/* The id that ends a text: the tokenizer's eos_token, else the model's first; -1: none. */
+int32_t az_engine_get_eos(const az_engine *engine, const az_tokenizer *opt_tokenizer);
+/* Number, as in the banner: trainable, all, share. */
+void az_engine_say(const az_engine *engine);
+
+#endif

@@ -1,0 +1,55 @@
+/* train/pass: micro-batches through the sharded model. Every rank gathers the same units in the
+ * same order, with a micro-batch or without one. All calls but create and destroy are Collective
+ * and allocate nothing. */
+#ifndef AZ_TRAIN_PASS_H
+#define AZ_TRAIN_PASS_H
+
+#include "base/base.h"
+#include "data/data.h"
+#include "optim/optim.h"
+#include "train/engine.h"
+
+typedef struct az_pass az_pass;
+
+/* Largest micro-batch that will come. */
+typedef struct {
+    int64_t tokens, targets, longest;
+    int sequences;
+} az_pass_limits;
+
+/* backward: for training; else forward only. Collective. */
+az_err az_pass_create(az_pass **out_pass, az_engine *engine, const az_pass_limits *limits,
+                      bool backward);
+void az_pass_destroy(az_pass *opt_pass);
+/* Forward and backward of one micro-batch (B = 0: none, gathers only). Loss and gradients, times
+ * scale, are added to optim; step and seed name the dropout masks. */
+void az_pass_train(az_pass *pass, const az_batch *batch, double scale, uint64_t seed, int64_t step,
+                   az_optim *optim);
+/* Sum of the negative log-likelihoods of the micro-batch's targets; 0 for none. */
+double az_pass_eval(az_pass *pass, const az_batch *batch);
+
+/* Tokens for which logits are wanted: new tokens of sequences whose earlier keys and values may lie
+ * in a cache. */
+typedef struct {
+    int64_t N;          /* 0: this rank has none and takes part in the gathers */
+    const int32_t *ids; /* [N] */
+    const int32_t *pos; /* [N] */
+    const az_seq *seqs; /* [n_seqs]; with a cache, k_row is a row of it */
+    int n_seqs;
+    float *opt_cache_k, *opt_cache_v; /* [L, cache_rows, G, K] */
+    int64_t cache_rows;
+    const int64_t *cache_row; /* [N] where the new keys and values go */
+    const int64_t *rows;      /* [n_rows] tokens whose logits are wanted */
+    int64_t n_rows;
+} az_feed;
+/* logits [n_rows,V]. N, n_rows within the limits' tokens and targets; positions below longest. */
+void az_pass_logits(az_pass *pass, const az_feed *feed, float *logits);
+
+/* Seconds by operation since create. */
+typedef struct {
+    double forward, head, recompute, backward, gather;
+} az_pass_times;
+az_pass_times az_pass_get_times(const az_pass *pass);
+size_t az_pass_get_bytes(const az_pass *pass);
+
+#endif

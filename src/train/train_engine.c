@@ -1,0 +1,238 @@
+/* train/engine: opening a model directory and an adapter on all ranks. */
+#include <config.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "train/engine.h"
+
+/* Config and headers are read on rank 0 and handed on as bytes. */
+static az_err share_model(az_engine *e)
+{
+    az_err err = AZ_OK;
+    az_str packed = {0};
+    int64_t bytes = 0;
+    if (az_comm_rank(e->comm) == 0) {
+        AZ_TRY(az_config_read(&e->config, e->model_dir));
+        AZ_TRY(az_store_open_model(&e->set, e->model_dir));
+        AZ_TRY(az_store_pack(&packed, &e->set));
+    }
+out:
+    err = az_comm_agree(e->comm, err);
+    if (err == AZ_OK) {
+        bytes = (int64_t)packed.len;
+        az_comm_bcast(e->comm, &e->config, sizeof e->config, 0);
+        az_comm_bcast(e->comm, &bytes, sizeof bytes, 0);
+        if (az_comm_rank(e->comm) != 0)
+            err = (packed.s = az_alloc((size_t)bytes, 1, "text")) != NULL ? AZ_OK : AZ_EENV;
+        err = az_comm_agree(e->comm, err);
+    }
+    if (err == AZ_OK) {
+        az_comm_bcast(e->comm, packed.s, (size_t)bytes, 0);
+        if (az_comm_rank(e->comm) != 0)
+            err = az_store_unpack(&e->set, packed.s, (size_t)bytes);
+        err = az_comm_agree(e->comm, err);
+    }
+    az_str_fini(&packed);
+    return err;
+}
+
+static az_err copy_list(az_list *list, const az_deck *deck, const char *key)
+{
+    az_err err = AZ_OK;
+    for (int i = 0; i < az_deck_count(deck, key); i++)
+        AZ_TRY(az_list_add(list, az_deck_item(deck, key, i)));
+out:
+    return err;
+}
+
+static az_err copy_pattern(az_pattern *pattern, const az_deck *deck, const char *key)
+{
+    az_err err = AZ_OK;
+    for (int i = 0; i < az_deck_count(deck, key); i++)
+        AZ_TRY(az_pattern_add(pattern, az_deck_map_key(deck, key, i),
+                              az_deck_map_value(deck, key, i)));
+out:
+    return err;
+}
+
+static az_err copy_string(char **out, const char *s)
+{
+    az_free(*out);
+    *out = az_strdup(s, "PEFT config");
+    return *out != NULL ? AZ_OK : AZ_EENV;
+}
+
+/* A key that is a list, or one string that is a regular expression. */
+static az_err copy_targets(az_list *list, char **regex, const az_deck *deck, const char *key)
+{
+    if (!az_deck_has(deck, key))
+        return AZ_OK;
+    if (az_deck_is_list(deck, key))
+        return copy_list(list, deck, key);
+    return copy_string(regex, az_deck_item(deck, key, 0));
+}
+
+/* lora.* of the deck as a PEFT config. */
+static az_err config_from_deck(az_peft_config *p, const az_deck *deck)
+{
+    az_err err;
+    p->r = az_deck_int(deck, "lora.r");
+    p->lora_alpha = az_deck_real(deck, "lora.lora_alpha");
+    p->lora_dropout = az_deck_real(deck, "lora.lora_dropout");
+    p->use_rslora = az_deck_bool(deck, "lora.use_rslora");
+    AZ_TRY(copy_targets(&p->target_modules, &p->target_regex, deck, "lora.target_modules"));
+    AZ_TRY(copy_targets(&p->exclude_modules, &p->exclude_regex, deck, "lora.exclude_modules"));
+    AZ_TRY(copy_list(&p->layers_pattern, deck, "lora.layers_pattern"));
+    AZ_TRY(copy_pattern(&p->rank_pattern, deck, "lora.rank_pattern"));
+    AZ_TRY(copy_pattern(&p->alpha_pattern, deck, "lora.alpha_pattern"));
+    AZ_TRY(copy_string(&p->init_lora_weights, az_deck_string(deck, "lora.init_lora_weights")));
+    int n = az_deck_count(deck, "lora.layers_to_transform");
+    if (n > 0) {
+        AZ_TRY(AZ_NEW(p->layers_to_transform, (size_t)n, "PEFT config"));
+        p->n_layers_to_transform = n;
+        for (int i = 0; i < n; i++)
+            p->layers_to_transform[i] =
+                strtoll(az_deck_item(deck, "lora.layers_to_transform", i), NULL, 10);
+    }
+out:
+    return err;
+}
+
+/* Keys that an adapter to start from brings itself: giving them as well would be ignored, so it is
+ * refused. */
+static az_err check_init_from(const az_deck *deck)
+{
+    static const char *const keys[] = {
+        "lora.r",
+        "lora.lora_alpha",
+        "lora.target_modules",
+        "lora.exclude_modules",
+        "lora.layers_to_transform",
+        "lora.layers_pattern",
+        "lora.rank_pattern",
+        "lora.alpha_pattern",
+        "lora.use_rslora",
+        "lora.init_lora_weights",
+    };
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (az_deck_has(deck, keys[i]))
+            return az_deck_fail(deck, keys[i],
+                                "cannot be given together with lora.init_from, whose "
+                                "adapter_config.json says it");
+    return AZ_OK;
+}
+
+/* What adapter there is to be; Local, but the same on all ranks as all read the same files. */
+static az_err open_adapter(az_engine *e, const az_deck *deck, az_adapter_source source,
+                           const char *opt_dir)
+{
+    az_err err = AZ_OK;
+    const char *dir = source == AZ_ADAPTER_DECK ? az_deck_string(deck, "lora.init_from") : opt_dir;
+    AZ_TRY(az_config_list_linears(&e->linears, &e->n_linears, &e->config));
+    if (source == AZ_ADAPTER_NONE)
+        goto out;
+    AZ_TRY(az_peft_config_init(&e->peft));
+    if (dir != NULL) {
+        if (source == AZ_ADAPTER_DECK)
+            AZ_TRY(check_init_from(deck));
+        AZ_TRY(az_peft_read_config(&e->peft, dir));
+        if (az_deck_has(deck, "lora.lora_dropout"))
+            e->peft.lora_dropout = az_deck_real(deck, "lora.lora_dropout");
+    } else {
+        AZ_TRY(config_from_deck(&e->peft, deck));
+    }
+    AZ_TRY(copy_string(&e->peft.base_model_name_or_path, e->model_dir));
+    AZ_TRY(az_lora_create(&e->lora, &e->peft, e->linears, e->n_linears,
+                          az_config_default_targets(&e->config)));
+    AZ_TRY(AZ_NEW(e->flat, (size_t)e->lora.n_elements, "adapter"));
+    if (dir != NULL)
+        AZ_TRY(az_lora_read(e->flat, &e->lora, dir));
+    else
+        az_lora_fill(e->flat, &e->lora, &e->peft, (uint64_t)az_deck_int(deck, "train.seed"));
+out:
+    return err;
+}
+
+az_err az_engine_open(az_engine *engine, const az_deck *deck, az_adapter_source source,
+                      const char *opt_dir, az_comm *comm)
+{
+    az_err err;
+    engine->comm = comm;
+    engine->model_dir = az_deck_string(deck, "model.path");
+    AZ_TRY(share_model(engine));
+    err = az_table_create(&engine->table, &engine->config, &engine->set);
+    AZ_TRY(az_comm_agree(comm, err));
+    err = open_adapter(engine, deck, source, opt_dir);
+    AZ_TRY(az_comm_agree(comm, err));
+    AZ_TRY(az_shard_create(&engine->shard, &engine->config, &engine->table, &engine->set, comm,
+                           az_deck_bool(deck, "run.poison")));
+out:
+    return err;
+}
+
+void az_engine_close(az_engine *engine)
+{
+    az_shard_destroy(engine->shard);
+    az_free(engine->flat);
+    az_lora_fini(&engine->lora);
+    az_peft_config_fini(&engine->peft);
+    az_free(engine->linears);
+    az_table_fini(&engine->table);
+    az_store_close(&engine->set);
+    *engine = (az_engine){0};
+}
+
+az_err az_engine_open_tokenizer(az_tokenizer **out_tokenizer, const az_deck *deck)
+{
+    az_err err = AZ_OK;
+    *out_tokenizer = NULL;
+    const char *named = az_deck_string(deck, "data.tokenizer");
+    const char *dir = named != NULL ? named : az_deck_string(deck, "model.path");
+    char *path = az_path_join(dir, "tokenizer.json");
+    if (path == NULL)
+        return AZ_EENV;
+    if (named != NULL || az_file_exists(path))
+        err = az_text_open(out_tokenizer, dir);
+    az_free(path);
+    return err;
+}
+
+int32_t az_engine_get_eos(const az_engine *engine, const az_tokenizer *opt_tokenizer)
+{
+    int32_t eos = opt_tokenizer != NULL ? az_text_get_eos(opt_tokenizer) : -1;
+    if (eos < 0 && engine->config.n_eos > 0)
+        eos = engine->config.eos[0];
+    return eos;
+}
+
+void az_engine_say(const az_engine *engine)
+{
+    const az_config *c = &engine->config;
+    const long long base = az_config_count(c), own = engine->lora.n_elements;
+    const char *type = az_dtype_name((az_dtype)engine->set.tensors[0].dtype);
+    for (int64_t i = 1; i < engine->set.n_tensors; i++)
+        if (engine->set.tensors[i].dtype != engine->set.tensors[0].dtype)
+            type = "mixed types";
+    az_say("model     %s: %s, %lld layers, hidden %lld, %d heads / %d kv of %lld, ffn %lld, vocab "
+           "%lld, %s, %s parameters",
+           engine->model_dir, c->model_type, (long long)c->L, (long long)c->D, c->H, c->G,
+           (long long)c->K, (long long)c->F, (long long)c->V, type, az_format_count(base));
+    if (engine->lora.n_pairs == 0) {
+        az_say("adapter   none");
+        return;
+    }
+    int64_t r_min = engine->lora.pairs[0].R, r_max = r_min;
+    for (int i = 1; i < engine->lora.n_pairs; i++) {
+        r_min = az_min_i64(r_min, engine->lora.pairs[i].R);
+        r_max = az_max_i64(r_max, engine->lora.pairs[i].R);
+    }
+    az_str r = {0};
+    if (az_str_add(&r, r_min == r_max ? "r %lld" : "r %lld to %lld", (long long)r_min,
+                   (long long)r_max) == AZ_OK)
+        az_say("adapter   LoRA %s, alpha %g, dropout %g on %d linears", r.s,
+               engine->peft.lora_alpha, engine->lora.dropout, engine->lora.n_pairs);
+    az_str_fini(&r);
+    az_say("trainable %s of %s parameters (%.4f %%)", az_format_count(own),
+           az_format_count(base + own), 100.0 * (double)own / (double)(base + own));
+}

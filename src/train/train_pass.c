@@ -1,0 +1,331 @@
+/* train/pass: embedding, layers, head and back.
+ *
+ * Kept of forward: the input of every layer. Backward computes a layer's activations again from it,
+ * except for the last layer, whose activations are still in the workspace. */
+#include <config.h>
+
+#include <string.h>
+
+#include "model/block.h"
+#include "train/pass.h"
+
+struct az_pass {
+    az_engine *engine;
+    bool backward;
+    az_arena arena;
+    az_work work;
+    az_head head;
+    float **x;   /* [n_x] inputs of layers, [N,D] each */
+    int n_x;     /* every layer's (backward), or two in turn */
+    float *d;    /* [N,D] output of the last layer, then the gradient that walks down */
+    float *grad; /* gradients of one layer's pairs */
+    float *norm; /* [D] final norm */
+    float *rope;
+    az_seq *seqs;
+    int max_sequences;
+    az_pass_times times;
+};
+
+static void carve(az_pass *p, const az_pass_limits *limits, int64_t R_max, int64_t layer_elements)
+{
+    const az_config *c = &p->engine->config;
+    const size_t nd = (size_t)(limits->tokens * c->D);
+    const bool dropout = p->backward && p->engine->lora.dropout > 0;
+    p->rope = az_arena_take(&p->arena, (size_t)(limits->longest * c->K), sizeof(float));
+    p->work.rope = p->rope;
+    az_work_carve(&p->work, &p->arena, c, limits->tokens, limits->longest, R_max, p->backward,
+                  dropout);
+    az_head_carve(&p->head, &p->arena, c, limits->targets, az_shard_get_head_rows(p->engine->shard),
+                  p->backward);
+    for (int i = 0; i < p->n_x; i++)
+        p->x[i] = az_arena_take(&p->arena, nd, sizeof(float));
+    p->d = az_arena_take(&p->arena, nd, sizeof(float));
+    p->norm = az_arena_take(&p->arena, (size_t)c->D, sizeof(float));
+    if (p->backward)
+        p->grad = az_arena_take(&p->arena, (size_t)layer_elements, sizeof(float));
+    p->seqs = az_arena_take(&p->arena, (size_t)limits->sequences, sizeof *p->seqs);
+}
+
+az_err az_pass_create(az_pass **out_pass, az_engine *engine, const az_pass_limits *limits,
+                      bool backward)
+{
+    az_err err;
+    az_pass *p = NULL;
+    int64_t R_max = 0, layer_elements = 0, off;
+    *out_pass = NULL;
+    for (int i = 0; i < engine->lora.n_pairs; i++)
+        R_max = az_max_i64(R_max, engine->lora.pairs[i].R);
+    for (int l = 0; l < engine->config.L; l++)
+        layer_elements = az_max_i64(layer_elements, az_lora_get_layer(&engine->lora, l, &off));
+    AZ_TRY(AZ_NEW(p, 1, "activations"));
+    p->engine = engine;
+    p->backward = backward;
+    p->n_x = backward ? (int)engine->config.L : 2;
+    p->max_sequences = limits->sequences;
+    AZ_TRY(AZ_NEW(p->x, (size_t)p->n_x, "activations"));
+    carve(p, limits, R_max, layer_elements);
+    AZ_TRY(az_arena_init(&p->arena, "activations"));
+    carve(p, limits, R_max, layer_elements);
+    az_config_fill_rope(p->rope, &engine->config, limits->longest);
+out:
+    err = az_comm_agree(engine->comm, err);
+    if (err != AZ_OK)
+        az_pass_destroy(p);
+    else
+        *out_pass = p;
+    return err;
+}
+
+void az_pass_destroy(az_pass *opt_pass)
+{
+    if (opt_pass == NULL)
+        return;
+    az_arena_fini(&opt_pass->arena);
+    az_free(opt_pass->x);
+    az_free(opt_pass);
+}
+
+/* Add the time since *mark to a counter, less what the gathers in between took. */
+static void lap(az_pass *p, double *counter, double *mark)
+{
+    double now = az_now();
+    double gather = az_shard_get_stats(p->engine->shard).gather_s;
+    *counter += now - *mark - (gather - p->times.gather);
+    p->times.gather = gather;
+    *mark = now;
+}
+
+static void fill_tokens(az_pass *p, az_tokens *tokens, const az_batch *batch, uint64_t seed,
+                        int64_t step, bool training)
+{
+    AZ_ASSERT(batch->B <= p->max_sequences && batch->N <= p->work.N);
+    for (int b = 0; b < batch->B; b++) {
+        int64_t row = batch->start[b], len = batch->start[b + 1] - row;
+        p->seqs[b] = (az_seq){row, len, row, len};
+    }
+    *tokens = (az_tokens){.N = batch->N, .pos = batch->pos, .seqs = p->seqs, .n_seqs = batch->B};
+    tokens->dropout = (az_dropout){.p = training ? p->engine->lora.dropout : 0,
+                                   .seed = seed,
+                                   .step = (uint32_t)step,
+                                   .sample = batch->sample,
+                                   .pos = batch->pos};
+}
+
+/* The pairs of one layer, with gradients in p->grad. Returns how many elements they have, and where
+ * in the flat buffer. */
+static int64_t fill_adapters(az_pass *p, az_adapter *ads, int layer, int64_t *out_off)
+{
+    az_engine *e = p->engine;
+    int64_t off = 0, n = az_lora_get_layer(&e->lora, layer, &off);
+    for (int kind = 0; kind < AZ_N_LINEARS; kind++) {
+        const int linear = layer * AZ_N_LINEARS + kind;
+        const int pair = e->lora.n_pairs > 0 ? e->lora.pair_of[linear] : -1;
+        ads[kind] = (az_adapter){0};
+        if (pair < 0)
+            continue;
+        const az_pair *q = &e->lora.pairs[pair];
+        ads[kind] = (az_adapter){.R = q->R,
+                                 .in = e->linears[linear].in,
+                                 .out = e->linears[linear].out,
+                                 .scale = (float)q->scale,
+                                 .A = e->flat + q->a_off,
+                                 .B = e->flat + q->b_off,
+                                 .module = (uint32_t)linear};
+        if (p->grad != NULL) {
+            ads[kind].dA = p->grad + (q->a_off - off);
+            ads[kind].dB = p->grad + (q->b_off - off);
+        }
+    }
+    *out_off = off;
+    return n;
+}
+
+static void embed(az_pass *p, float *x, const int32_t *ids, int64_t N)
+{
+    az_shard *shard = p->engine->shard;
+    for (int i = 0; i < az_shard_count(shard, AZ_UNIT_EMBED); i++) {
+        int64_t row0;
+        az_shard_gather(shard, AZ_UNIT_EMBED, i);
+        az_view piece = az_shard_get_piece(shard, &row0);
+        if (N > 0)
+            az_kern_embed(x, piece, row0, ids, N);
+        az_shard_release(shard);
+    }
+}
+
+/* Input buffer of layer l; the last layer's output goes to d. */
+static float *input_of(const az_pass *p, int l)
+{
+    return l == p->engine->config.L ? p->d : p->x[l % p->n_x];
+}
+
+/* Through all layers. cache_stride: elements of one layer's cache, which tokens refers to for layer
+ * 0. */
+static void forward(az_pass *p, const int32_t *ids, const az_tokens *tokens, size_t cache_stride)
+{
+    az_engine *e = p->engine;
+    az_layer layer;
+    az_adapter ads[AZ_N_LINEARS];
+    int64_t off;
+    az_tokens here = *tokens;
+    embed(p, input_of(p, 0), ids, tokens->N);
+    for (int l = 0; l < e->config.L; l++) {
+        az_shard_gather(e->shard, AZ_UNIT_LAYER, l);
+        az_shard_get_layer(e->shard, &layer);
+        fill_adapters(p, ads, l, &off);
+        if (tokens->N > 0)
+            az_layer_forward(input_of(p, l + 1), input_of(p, l), &e->config, &layer, ads, &here,
+                             &p->work);
+        if (here.opt_cache_k != NULL) {
+            here.opt_cache_k += cache_stride;
+            here.opt_cache_v += cache_stride;
+        }
+        az_shard_release(e->shard);
+    }
+}
+
+static az_view gather_norm(az_pass *p)
+{
+    az_shard *shard = p->engine->shard;
+    az_shard_gather(shard, AZ_UNIT_NORM, 0);
+    az_view norm = az_shard_get_piece(shard, NULL);
+    az_widen(p->norm, norm.data, norm.dtype, (size_t)norm.cols);
+    az_shard_release(shard);
+    return (az_view){p->norm, AZ_F32, 1, norm.cols};
+}
+
+/* One walk over the pieces of the head: fold them into the sums, or add their gradient. */
+static void walk_head(az_pass *p, const az_batch *batch, bool gradient, double scale)
+{
+    az_engine *e = p->engine;
+    for (int i = 0; i < az_shard_count(e->shard, AZ_UNIT_HEAD); i++) {
+        int64_t row0;
+        az_shard_gather(e->shard, AZ_UNIT_HEAD, i);
+        az_view piece = az_shard_get_piece(e->shard, &row0);
+        if (batch->n_targets > 0 && gradient)
+            az_head_backward(&p->head, piece, row0, batch->labels, batch->n_targets, scale, i == 0,
+                             &e->config);
+        else if (batch->n_targets > 0)
+            az_head_forward(&p->head, piece, row0, batch->labels, batch->n_targets, &e->config);
+        az_shard_release(e->shard);
+    }
+}
+
+/* Loss of the batch from the last layer's output in d; with scale != 0 d becomes the gradient. */
+static double head(az_pass *p, const az_batch *batch, double scale)
+{
+    az_engine *e = p->engine;
+    const bool have = batch->n_targets > 0;
+    double loss = 0;
+    az_view norm = gather_norm(p);
+    if (have)
+        az_head_begin(&p->head, p->d, norm, batch->rows, batch->n_targets, &e->config);
+    if (az_shard_count(e->shard, AZ_UNIT_HEAD) == 1) {
+        az_shard_gather(e->shard, AZ_UNIT_HEAD, 0);
+        if (have)
+            loss = az_head_whole(&p->head, az_shard_get_piece(e->shard, NULL), batch->labels,
+                                 batch->n_targets, scale, &e->config);
+        az_shard_release(e->shard);
+    } else {
+        walk_head(p, batch, false, 0);
+        if (have)
+            loss = az_head_loss(&p->head, batch->n_targets);
+        if (scale != 0)
+            walk_head(p, batch, true, scale);
+    }
+    if (scale != 0 && have)
+        az_head_end(p->d, &p->head, norm, batch->rows, batch->n_targets, batch->N, &e->config);
+    return loss;
+}
+
+static void backward(az_pass *p, const az_batch *batch, const az_tokens *tokens, az_optim *optim,
+                     double *mark)
+{
+    az_engine *e = p->engine;
+    az_layer layer;
+    az_adapter ads[AZ_N_LINEARS];
+    const int last = (int)e->config.L - 1, lowest = az_lora_get_lowest_layer(&e->lora);
+    for (int l = last; l >= lowest; l--) {
+        int64_t off;
+        az_shard_gather(e->shard, AZ_UNIT_LAYER, l);
+        az_shard_get_layer(e->shard, &layer);
+        int64_t n = fill_adapters(p, ads, l, &off);
+        if (batch->B > 0) {
+            lap(p, &p->times.backward, mark);
+            if (l != last)
+                az_layer_forward(NULL, input_of(p, l), &e->config, &layer, ads, tokens, &p->work);
+            lap(p, &p->times.recompute, mark);
+            az_layer_backward(p->d, input_of(p, l), &e->config, &layer, ads, tokens, &p->work,
+                              l == lowest);
+            az_optim_add(optim, p->grad, off, n);
+        }
+        az_shard_release(e->shard);
+    }
+    lap(p, &p->times.backward, mark);
+}
+
+void az_pass_train(az_pass *pass, const az_batch *batch, double scale, uint64_t seed, int64_t step,
+                   az_optim *optim)
+{
+    AZ_ASSERT(pass->backward);
+    az_tokens tokens;
+    double mark = az_now();
+    fill_tokens(pass, &tokens, batch, seed, step, true);
+    forward(pass, batch->ids, &tokens, 0);
+    lap(pass, &pass->times.forward, &mark);
+    double loss = head(pass, batch, scale);
+    lap(pass, &pass->times.head, &mark);
+    if (batch->B > 0)
+        az_optim_add_loss(optim, loss * scale);
+    backward(pass, batch, &tokens, optim, &mark);
+}
+
+double az_pass_eval(az_pass *pass, const az_batch *batch)
+{
+    az_tokens tokens;
+    double mark = az_now();
+    fill_tokens(pass, &tokens, batch, 0, 0, false);
+    forward(pass, batch->ids, &tokens, 0);
+    lap(pass, &pass->times.forward, &mark);
+    double loss = head(pass, batch, 0);
+    lap(pass, &pass->times.head, &mark);
+    return loss;
+}
+
+void az_pass_logits(az_pass *pass, const az_feed *feed, float *logits)
+{
+    az_engine *e = pass->engine;
+    const az_tokens tokens = {.N = feed->N,
+                              .pos = feed->pos,
+                              .seqs = feed->seqs,
+                              .n_seqs = feed->n_seqs,
+                              .opt_cache_k = feed->opt_cache_k,
+                              .opt_cache_v = feed->opt_cache_v,
+                              .cache_row = feed->cache_row};
+    AZ_ASSERT(feed->N <= pass->work.N && feed->n_rows <= pass->head.N);
+    double mark = az_now();
+    forward(pass, feed->ids, &tokens, (size_t)(feed->cache_rows * e->config.G * e->config.K));
+    lap(pass, &pass->times.forward, &mark);
+    az_view norm = gather_norm(pass);
+    if (feed->n_rows > 0)
+        az_head_begin(&pass->head, pass->d, norm, feed->rows, feed->n_rows, &e->config);
+    for (int i = 0; i < az_shard_count(e->shard, AZ_UNIT_HEAD); i++) {
+        int64_t row0;
+        az_shard_gather(e->shard, AZ_UNIT_HEAD, i);
+        az_view piece = az_shard_get_piece(e->shard, &row0);
+        if (feed->n_rows > 0)
+            az_head_logits(logits, &pass->head, piece, row0, feed->n_rows, &e->config);
+        az_shard_release(e->shard);
+    }
+    lap(pass, &pass->times.head, &mark);
+}
+
+az_pass_times az_pass_get_times(const az_pass *pass)
+{
+    return pass->times;
+}
+
+size_t az_pass_get_bytes(const az_pass *pass)
+{
+    return pass->arena.size;
+}
