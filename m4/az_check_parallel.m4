@@ -27,7 +27,7 @@ AC_DEFUN([AZ_CHECK_BLAS], [
   AZ_TRY_LINK([BLAS], [OpenBLAS], [libopenblas0-openmp libopenblas-openmp-dev], [cblas.h], [cblas_sgemm])
   az_save_LIBS=$LIBS
   LIBS="$BLAS_LIBS $LIBS"
-  AC_CHECK_FUNCS([openblas_get_corename openblas_get_parallel openblas_set_num_threads])
+  AC_CHECK_FUNCS([openblas_get_config openblas_get_corename openblas_get_parallel openblas_set_num_threads])
   LIBS=$az_save_LIBS
 ])
 AC_DEFUN([AZ_CHECK_HDF5], [

@@ -46,8 +46,8 @@ void az_kern_rmsnorm_backward(float *dx, const float *dy, const float *x, az_vie
  * cos of K/2 angles, then sin, for position p < P. inverse: rotate back (the gradient). */
 void az_kern_rope(float *x, const int32_t *pos, const float *table, int64_t N, int heads, int64_t K,
                   bool inverse);
-/* a[i] = silu(g[i]) * u[i];  backward: dg, du from da (dg may be g's place? no: dg, du, g, u are
- * four arrays). n elements. */
+/* a[i] = silu(g[i]) * u[i];  backward: dg, du from da; five arrays that do not overlap.
+ * n elements. */
 void az_kern_silu_gate_forward(float *a, const float *g, const float *u, size_t n);
 void az_kern_silu_gate_backward(float *dg, float *du, const float *da, const float *g,
                                 const float *u, size_t n);
@@ -55,8 +55,8 @@ void az_kern_silu_gate_backward(float *dg, float *du, const float *da, const flo
 void az_kern_add(float *y, const float *x, size_t n);
 /* Inverted dropout, y[n,d] = keep ? x[n,d] / (1-p) : 0, y may be x. keep is a function of (seed,
  * step, module, sample[n], pos[n], d) alone: word (pos * ceil(D/4) + d/4) of the stream, component
- * d%4, kept if its unit value >= p. The gradient is the same operation on dy. add: y += instead. */
-void az_kern_dropout(float *y, const float *x, bool add, double p, uint64_t seed, uint32_t step,
+ * d%4, kept if its unit value >= p. The gradient is the same operation on dy. accumulate: y += instead. */
+void az_kern_dropout(float *y, const float *x, bool accumulate, double p, uint64_t seed, uint32_t step,
                      uint32_t module, const uint32_t *sample, const int32_t *pos, int64_t N,
                      int64_t D);
 
@@ -109,8 +109,8 @@ void az_kern_loss_backward(float *logits, const float *max, const double *sum, c
 void az_kern_fixed_add(int64_t *sum, const float *x, size_t n, double limit, int64_t *overflow);
 /* The same for one double; returns the fixed-point value. */
 int64_t az_kern_to_fixed(double x, double limit, int64_t *overflow);
-/* out[b] = sum over block b of (g[i] * unit)^2, in order, in double; blocks of block elements, the
- * last may be shorter. */
+/* out[b] = sum over block b of (g[i] * unit)^2 in double, in an order that depends on nothing but
+ * the block's length; blocks of block elements, the last may be shorter. */
 void az_kern_square_blocks(double *out, const int64_t *g, size_t n, size_t block);
 
 typedef struct {
@@ -118,8 +118,7 @@ typedef struct {
     int64_t t; /* 1, 2, ...: number of this update */
 } az_adamw;
 /* AdamW as torch.optim.AdamW: g = fixed * unit * clip; p *= 1 - lr wd; m, v moments; p -=
- * lr/(1-b1^t) m / (sqrt(v)/sqrt(1-b2^t)
- * + eps). p, m, v [n] f32 in place; arithmetic per element in double, rounded to f32 once each. */
+ * lr/(1-b1^t) m / (sqrt(v)/sqrt(1-b2^t) + eps). p, m, v [n] f32 in place; arithmetic per element in double, rounded to f32 once each. */
 void az_kern_adamw(float *p, float *m, float *v, const int64_t *fixed, double clip, size_t n,
                    const az_adamw *o);
 
