@@ -1,0 +1,113 @@
+/* Combinations of keys that contradict themselves. */
+#include <config.h>
+
+#include "deck/deck_priv.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static az_value *value_of(const az_deck *deck, const char *key)
+{
+    int i = az_key_find(key);
+    AZ_ASSERT(i >= 0);
+    return &deck->values[i];
+}
+
+static az_err rule_fault(az_deck_faults *faults, const az_deck *deck, const char *key,
+                         const char *what)
+{
+    az_err err;
+    az_str place = {0};
+    AZ_TRY(az_deck_add_place(&place, deck, az_key_find(key)));
+    err = az_deck_note(faults, -1, "%s: %s: %s", place.s, key, what);
+out:
+    az_str_fini(&place);
+    return err;
+}
+
+/* Of two exclusive keys the argument wins over the deck's; two of the same source are a fault. */
+static az_err check_exclusive(az_deck *deck, const char *a, const char *b, az_deck_faults *faults)
+{
+    az_err err;
+    az_value *va = value_of(deck, a), *vb = value_of(deck, b);
+    az_str what = {0}, place = {0};
+    if (!va->given || !vb->given)
+        return AZ_OK;
+    if ((va->place != NULL) != (vb->place != NULL)) {
+        az_value_fini(va->place != NULL ? vb : va);
+        return AZ_OK;
+    }
+    AZ_TRY(az_deck_add_place(&place, deck, az_key_find(a)));
+    AZ_TRY(az_str_add(&what, "excludes %s (%s): give one of them", a, place.s));
+    err = rule_fault(faults, deck, b, what.s);
+out:
+    az_str_fini(&what);
+    az_str_fini(&place);
+    return err;
+}
+
+bool az_deck_is_excluded(const az_deck *deck, int i)
+{
+    const az_value *v = &deck->values[i];
+    if (v->given || !v->present)
+        return false;
+    for (int p = 0; p < az_n_exclusive; p++) {
+        if (strcmp(az_exclusive[p][1], az_keys[i].name) == 0)
+            return true;
+        if (strcmp(az_exclusive[p][0], az_keys[i].name) == 0)
+            return value_of(deck, az_exclusive[p][1])->given;
+    }
+    return false;
+}
+
+static az_err check_needed(const az_deck *deck, az_deck_faults *faults)
+{
+    az_err err = AZ_OK;
+    for (int i = 0; i < az_n_keys; i++) {
+        const char *needed = az_keys[i].needed;
+        if (needed == NULL || strcmp(needed, "*") != 0 || deck->values[i].given)
+            continue;
+        AZ_TRY(rule_fault(faults, deck, az_keys[i].name, "missing; every deck must give it"));
+    }
+out:
+    return err;
+}
+
+/* A value that was given and is right. */
+static const az_value *right(const az_deck *deck, const char *key)
+{
+    const az_value *v = value_of(deck, key);
+    return v->given && v->present ? v : NULL;
+}
+
+/* A real that was given, or the table's default. */
+static double real_of(const az_deck *deck, const char *key)
+{
+    const az_value *v = right(deck, key);
+    return v != NULL ? v->r : strtod(az_keys[az_key_find(key)].fallback, NULL);
+}
+
+az_err az_deck_check_rules(az_deck *deck, az_deck_faults *faults)
+{
+    az_err err;
+    AZ_TRY(check_needed(deck, faults));
+    for (int p = 0; p < az_n_exclusive; p++)
+        AZ_TRY(check_exclusive(deck, az_exclusive[p][0], az_exclusive[p][1], faults));
+    if (right(deck, "train.min_lr") != NULL &&
+        real_of(deck, "train.min_lr") > real_of(deck, "train.learning_rate"))
+        AZ_TRY(rule_fault(faults, deck, "train.min_lr", "is above train.learning_rate"));
+    if (right(deck, "lora.layers_pattern") != NULL &&
+        !value_of(deck, "lora.layers_to_transform")->given)
+        AZ_TRY(rule_fault(faults, deck, "lora.layers_pattern",
+                          "has no meaning without lora.layers_to_transform"));
+    const az_value *targets = right(deck, "lora.target_modules");
+    if (right(deck, "lora.layers_to_transform") != NULL && targets != NULL && !targets->is_list)
+        AZ_TRY(rule_fault(faults, deck, "lora.layers_to_transform",
+                          "needs lora.target_modules as a list, not as one string"));
+    if (right(deck, "eval.steps") != NULL && !value_of(deck, "eval.file")->given &&
+        !value_of(deck, "eval.split")->given)
+        AZ_TRY(rule_fault(faults, deck, "eval.steps",
+                          "there is nothing to evaluate on: give eval.file or eval.split"));
+out:
+    return err;
+}
