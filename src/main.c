@@ -1,6 +1,125 @@
+/* adze: starts what the command needs, runs it, says what went wrong, ends the program. Nothing
+ * else ends it. */
 #include <config.h>
 
-int main(void)
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "cmd/cmd.h"
+#include "comm/comm.h"
+#include "kern/kern.h"
+
+/* The rank that a launcher gave to this process, 0 without one. Commands that are not parallel do
+ * not start MPI; under a launcher only the first process does their work. */
+static int launched_rank(void)
 {
+    static const char *const names[] = {"PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *rank = getenv(names[i]);
+        if (rank != NULL)
+            return atoi(rank);
+    }
     return 0;
+}
+
+static az_err unknown_command(const char *name)
+{
+    az_err err = AZ_OK;
+    az_str all = {0};
+    const az_cmd *near = az_cmd_nearest(name);
+    if (near != NULL)
+        return az_fail(AZ_EINPUT, "%.80s: unknown command; did you mean %s?", name, near->name);
+    for (int i = 0; i < az_n_cmds; i++)
+        AZ_TRY(az_str_add(&all, "%s%s", i > 0 ? ", " : "", az_cmds[i].name));
+    err = az_fail(AZ_EINPUT, "%.80s: unknown command; there are %s", name, all.s);
+out:
+    az_str_fini(&all);
+    return err;
+}
+
+/* "adze COMMAND --help" is "adze help COMMAND". */
+static bool asks_for_help(int argc, char **argv)
+{
+    return argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
+}
+
+static az_err run_parallel(const az_cmd *cmd, int argc, char **argv)
+{
+    az_err err;
+    az_comm *comm = NULL;
+    AZ_TRY(az_comm_init(&comm, &argc, &argv));
+    err = az_comm_agree(comm, cmd->run(comm, argc, argv));
+out:
+    az_comm_fini(comm);
+    return err;
+}
+
+/* argv[0] is the name of the command. */
+static az_err run_command(int argc, char **argv)
+{
+    const char *name = argv[0];
+    char *help[] = {(char[]){"help"}, argv[0]};
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
+        name = help[0];
+    const az_cmd *cmd = az_cmd_find(name);
+    if (cmd != NULL && cmd->parallel && !asks_for_help(argc, argv))
+        return run_parallel(cmd, argc, argv);
+    if (launched_rank() != 0) {
+        az_log_set_speaker(false);
+        return AZ_OK;
+    }
+    if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) {
+        az_say("adze %s", PACKAGE_VERSION);
+        return AZ_OK;
+    }
+    if (cmd == NULL)
+        return unknown_command(name);
+    if (asks_for_help(argc, argv))
+        return az_cmd_help(NULL, 2, help);
+    return cmd->run(NULL, argc, argv);
+}
+
+/* Output that did not arrive (a full disk behind a pipe or a file) is a failure too. */
+static az_err check_output(void)
+{
+    if (fflush(stdout) != 0 || ferror(stdout))
+        return az_fail(AZ_EENV, "cannot write to standard output: %s", strerror(errno));
+    return AZ_OK;
+}
+
+/* In debug builds a block that is still there is a bug, and said. */
+static az_err check_memory(void)
+{
+#ifdef AZ_DEBUG
+    const char *label;
+    size_t bytes, peak;
+    if (az_mem_get_total().blocks == 0)
+        return AZ_OK;
+    for (int i = 0; az_mem_get_label(i, &label, &bytes, &peak); i++)
+        if (bytes > 0)
+            fprintf(stderr, "adze: bug: %zu bytes for %s were not freed\n", bytes, label);
+    return AZ_EENV;
+#else
+    return AZ_OK;
+#endif
+}
+
+int main(int argc, char **argv)
+{
+    az_err err, later;
+    az_kern_blas_remedy(argv); /* may execute the program again */
+    if (argc < 2)
+        err = az_fail(AZ_EINPUT, "no command; `adze help` lists them");
+    else
+        err = run_command(argc - 1, argv + 1);
+    later = check_output();
+    if (err == AZ_OK)
+        err = later;
+    if (err != AZ_OK && az_log_is_speaker())
+        fprintf(stderr, "adze: error: %s\n", az_err_message());
+    later = check_memory();
+    return err != AZ_OK ? err : later;
 }

@@ -1,0 +1,36 @@
+/* The table of sub-commands. */
+#include <config.h>
+
+#include "cmd/cmd.h"
+
+#include <string.h>
+
+#define DECK "DECK [section.key=value ...]"
+
+const az_cmd az_cmds[] = {
+    {"help", false, az_cmd_help, "[COMMAND | SECTION | KEY | keys]",
+     "explain a command, a section of the deck or a key", NULL},
+};
+const int az_n_cmds = sizeof az_cmds / sizeof az_cmds[0];
+
+const az_cmd *az_cmd_find(const char *name)
+{
+    for (int i = 0; i < az_n_cmds; i++)
+        if (strcmp(az_cmds[i].name, name) == 0)
+            return &az_cmds[i];
+    return NULL;
+}
+
+const az_cmd *az_cmd_nearest(const char *name)
+{
+    const az_cmd *best = NULL;
+    int least = 3; /* two letters wrong at most, and no more than half */
+    for (int i = 0; i < az_n_cmds; i++) {
+        int d = az_str_distance(name, az_cmds[i].name);
+        if (d < least && 2 * d <= (int)strlen(az_cmds[i].name)) {
+            least = d;
+            best = &az_cmds[i];
+        }
+    }
+    return best;
+}
