@@ -15,5 +15,8 @@
 /* Golden: change of the adapter after the training steps, |dW - dW_ref| / |dW_ref|. Adam divides by
  * the root of the second moment, which magnifies rounding where gradients are near zero. */
 #define TOL_GOLDEN_TRAIN 1e-3
+/* Rotary cosines and sines in f32 against double, relative to 1 + angle: the frequency carries four
+ * roundings of 6e-8 each, the angle one, the function one. */
+#define TOL_ROPE 4e-7
 
 #endif
