@@ -1,0 +1,22 @@
+/* train/load: datasets as the deck names them, for training and for evaluation alike. */
+#ifndef AZ_TRAIN_LOAD_H
+#define AZ_TRAIN_LOAD_H
+
+#include "base/base.h"
+#include "data/data.h"
+#include "deck/deck.h"
+#include "train/engine.h"
+
+/* The files of a key (data.files, eval.file), read with the data.* options of the deck.
+ * Collective. */
+az_err az_load_files(az_dataset *set, const az_deck *deck, const char *key, const az_engine *engine,
+                     az_tokenizer *opt_tokenizer);
+/* What `adze eval` is about: eval.file, else the part of data.files that eval.split keeps from
+ * training, else data.files. *out_what says which. Collective. */
+az_err az_load_eval(az_dataset *set, const char **out_what, const az_deck *deck,
+                    const az_engine *engine, az_tokenizer *opt_tokenizer);
+/* For az_schedule_create: attention's work, which grows with the square of a sequence, over that of
+ * the linears. */
+double az_load_attention_cost(const az_config *config);
+
+#endif
