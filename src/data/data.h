@@ -20,7 +20,7 @@ typedef struct {
     int32_t *labels;  /* [start[n]] AZ_NO_LABEL or the id to be predicted at this position from the
                          one before */
     int32_t *targets; /* [n] number of targets: labels at positions >= 1 that are not AZ_NO_LABEL */
-    int64_t n_cut, n_dropped_long, n_dropped_empty; /* what was cut, too long, without targets */
+    int64_t n_cut, n_dropped_long, n_dropped_empty; /* kept but cut, too long, without targets */
     int64_t n_tokens, n_targets;
     int64_t longest; /* tokens */
 } az_dataset;
@@ -34,14 +34,21 @@ typedef struct {
     int64_t n_rows; /* rows of the embedding: ids must be below */
 } az_data_options;
 
-/* JSONL files: lines with "text", "prompt" + "completion", or "input_ids" and optional "labels".
- * opt_tokenizer is needed for text. Collective over comm: each rank reads and tokenizes its part of
- * the lines; the failure reported is the first in file order, with file and line. */
+/* JSONL files, a sample a line; blank lines are passed over, other members are ignored:
+ *   "text"                     special tokens in front if add_bos, text, EOS; all trained
+ *   "prompt" + "completion"    tokenized apart, so that no token lies over the seam; prompt masked
+ *   "input_ids" + "labels"     as they are; labels (default: the ids) are ids or AZ_NO_LABEL
+ * EOS is added once: not if the text ends with it already; likewise the tokens in front. A sample
+ * longer than max_length is cut at its end or dropped, one without targets is dropped; both are
+ * counted. A file without samples, or nothing left, is a failure. opt_tokenizer is needed for text.
+ * Collective over comm: each rank reads and tokenizes the lines that begin in its part of the
+ * bytes; the failure reported is the first in file order, with file and line. */
 az_err az_data_load(az_dataset *set, const char *const *files, int n_files,
                     az_tokenizer *opt_tokenizer, const az_data_options *options, az_comm *comm);
 void az_data_fini(az_dataset *set);
-/* Move every k-th sample (by a function of seed alone; fraction of all, at least 1) to held_out.
- * Local, same on all ranks. */
+/* Move a random part of the samples (a function of seed and their number alone; fraction of all,
+ * rounded, at least one to either side) to held_out; both stay in file order. Local, same on all
+ * ranks. */
 az_err az_data_split(az_dataset *set, az_dataset *held_out, double fraction, uint64_t seed);
 
 /* How samples become steps. */
@@ -69,8 +76,10 @@ typedef struct {
     const int32_t *labels; /* [n_targets] ... this id */
 } az_batch;
 
-/* One step: micro-batches dealt to ranks in rounds. In round k every rank computes one micro-batch
- * or none. */
+/* One step: batch_size consecutive samples of the epoch's order (what is left in the last step of
+ * an epoch). Its micro-batches are dealt to ranks in rounds, the longest first to the least loaded
+ * rank that has none of this round yet: there are as few rounds as there can be, and what is
+ * computed at the same time is of similar size. */
 typedef struct {
     int64_t n_samples, n_tokens, n_targets;
     int n_micro, n_rounds;
@@ -85,7 +94,11 @@ az_err az_schedule_create(az_schedule **out_schedule, const az_dataset *set,
                           int rank);
 void az_schedule_destroy(az_schedule *opt_schedule);
 int64_t az_schedule_get_steps_per_epoch(const az_schedule *schedule);
-/* Tokens, sequences and targets of the largest micro-batch that can occur. */
+/* Steps of so many epochs (a part of an epoch is rounded up to whole steps), or max_steps if that
+ * is positive. Saturates. */
+int64_t az_schedule_count_steps(const az_schedule *schedule, double epochs, int64_t max_steps);
+/* Bounds on tokens, sequences and targets of any micro-batch of any order; each is reached or close
+ * to it. */
 void az_schedule_get_max(const az_schedule *schedule, int64_t *out_tokens, int *out_sequences,
                          int64_t *out_targets);
 /* Set up global step (0, 1, ...; epoch = step / steps per epoch). Local; the same on all ranks. */
