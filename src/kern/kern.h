@@ -55,10 +55,11 @@ void az_kern_silu_gate_backward(float *dg, float *du, const float *da, const flo
 void az_kern_add(float *y, const float *x, size_t n);
 /* Inverted dropout, y[n,d] = keep ? x[n,d] / (1-p) : 0, y may be x. keep is a function of (seed,
  * step, module, sample[n], pos[n], d) alone: word (pos * ceil(D/4) + d/4) of the stream, component
- * d%4, kept if its unit value >= p. The gradient is the same operation on dy. accumulate: y += instead. */
-void az_kern_dropout(float *y, const float *x, bool accumulate, double p, uint64_t seed, uint32_t step,
-                     uint32_t module, const uint32_t *sample, const int32_t *pos, int64_t N,
-                     int64_t D);
+ * d%4, kept if its unit value >= p. The gradient is the same operation on dy. accumulate: y +=
+ * instead. */
+void az_kern_dropout(float *y, const float *x, bool accumulate, double p, uint64_t seed,
+                     uint32_t step, uint32_t module, const uint32_t *sample, const int32_t *pos,
+                     int64_t N, int64_t D);
 
 /* ---- attention (kern_attention.c) ---- */
 
@@ -118,7 +119,8 @@ typedef struct {
     int64_t t; /* 1, 2, ...: number of this update */
 } az_adamw;
 /* AdamW as torch.optim.AdamW: g = fixed * unit * clip; p *= 1 - lr wd; m, v moments; p -=
- * lr/(1-b1^t) m / (sqrt(v)/sqrt(1-b2^t) + eps). p, m, v [n] f32 in place; arithmetic per element in double, rounded to f32 once each. */
+ * lr/(1-b1^t) m / (sqrt(v)/sqrt(1-b2^t) + eps). p, m, v [n] f32 in place; arithmetic per element in
+ * double, rounded to f32 once each. */
 void az_kern_adamw(float *p, float *m, float *v, const int64_t *fixed, double clip, size_t n,
                    const az_adamw *o);
 

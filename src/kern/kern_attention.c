@@ -14,17 +14,17 @@
 /* Rows of a tile: queries times heads of a group. */
 #define ROWS 192
 
-/* One tile and the places of its pieces. Row (i, h) of the stacked arrays is query q0 + i, head h of
- * the group. */
+/* One tile and the places of its pieces. Row (i, h) of the stacked arrays is query q0 + i, head h
+ * of the group. */
 typedef struct {
-    int64_t q_row;  /* of the first query, in q, out, ... */
-    int64_t n;      /* queries */
-    int64_t heads;  /* of the group */
-    int64_t m;      /* rows: n * heads */
-    int64_t seen;   /* keys that the first query sees */
-    int64_t keys;   /* keys that the last query sees */
-    int64_t ld;     /* of scores */
-    int64_t head0;  /* first head of the group */
+    int64_t q_row; /* of the first query, in q, out, ... */
+    int64_t n;     /* queries */
+    int64_t heads; /* of the group */
+    int64_t m;     /* rows: n * heads */
+    int64_t seen;  /* keys that the first query sees */
+    int64_t keys;  /* keys that the last query sees */
+    int64_t ld;    /* of scores */
+    int64_t head0; /* first head of the group */
     const az_seq *seq;
 } tile;
 

@@ -1,9 +1,9 @@
 /* The library below: which kernels it took, whether they suit the CPU, how many threads it has.
  *
  * OpenBLAS looks at the CPU when it is loaded. A version older than the CPU may not know it and
- * falls back to kernels of twenty years ago, five times slower, without a word. What it takes can be
- * ordered by OPENBLAS_CORETYPE, which must be set before the library is loaded, and it believes the
- * order without a check: so the check is here, and the program executes itself again. */
+ * falls back to kernels of twenty years ago, five times slower, without a word. What it takes can
+ * be ordered by OPENBLAS_CORETYPE, which must be set before the library is loaded, and it believes
+ * the order without a check: so the check is here, and the program executes itself again. */
 #include <config.h>
 
 #include <cblas.h>
@@ -40,12 +40,18 @@ static int level_of_core(const char *name)
         const char *name;
         int level;
     } table[] = {
-        {"Katmai", SSE},       {"Coppermine", SSE},  {"Northwood", SSE},   {"Prescott", SSE},
-        {"Banias", SSE},       {"Core2", SSE},       {"Penryn", SSE},      {"Dunnington", SSE},
-        {"Nehalem", SSE},      {"Atom", SSE},        {"Athlon", SSE},      {"Opteron", SSE},
-        {"Opteron_SSE3", SSE}, {"Barcelona", SSE},   {"Bobcat", SSE},      {"Nano", SSE},
-        {"Sandybridge", SSE},  {"Bulldozer", SSE},   {"Piledriver", SSE},  {"Steamroller", SSE},
-        {"Excavator", SSE},    {"Haswell", AVX2},    {"Zen", AVX2},        {"SkylakeX", AVX512},
+        {"Katmai", SSE},        {"Coppermine", SSE},
+        {"Northwood", SSE},     {"Prescott", SSE},
+        {"Banias", SSE},        {"Core2", SSE},
+        {"Penryn", SSE},        {"Dunnington", SSE},
+        {"Nehalem", SSE},       {"Atom", SSE},
+        {"Athlon", SSE},        {"Opteron", SSE},
+        {"Opteron_SSE3", SSE},  {"Barcelona", SSE},
+        {"Bobcat", SSE},        {"Nano", SSE},
+        {"Sandybridge", SSE},   {"Bulldozer", SSE},
+        {"Piledriver", SSE},    {"Steamroller", SSE},
+        {"Excavator", SSE},     {"Haswell", AVX2},
+        {"Zen", AVX2},          {"SkylakeX", AVX512},
         {"Cooperlake", AVX512}, {"SapphireRapids", AVX512},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
@@ -87,8 +93,7 @@ void az_kern_blas_remedy(char **argv)
     const char *core = openblas_get_corename();
     char path[PATH_MAX];
     int have = level_of_core(core), want = level_of_cpu();
-    if (have >= want || getenv(ENV_CORETYPE) != NULL || getenv(ENV_REMEDY) != NULL ||
-        !is_dynamic())
+    if (have >= want || getenv(ENV_CORETYPE) != NULL || getenv(ENV_REMEDY) != NULL || !is_dynamic())
         return;
     /* The name, not the link itself, or the process would be called "exe". */
     ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);

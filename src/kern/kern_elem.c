@@ -25,8 +25,8 @@ AZ_HOT static void widen_bf16(float *restrict dst, const uint16_t *restrict src,
 AZ_HOT static void widen_f16(float *restrict dst, const uint16_t *restrict src, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        uint32_t h = src[i], sign = (h & 0x8000) << 16, exponent = h & 0x7c00, u = (h & 0x7fff)
-                                                                                   << 13;
+        uint32_t h = src[i], sign = (h & 0x8000) << 16, exponent = h & 0x7c00,
+                 u = (h & 0x7fff) << 13;
         float small = (float)(int32_t)(h & 0x3ff) * 0x1p-24f;
         uint32_t s;
         memcpy(&s, &small, 4);

@@ -74,10 +74,8 @@ static panel panel_at(az_view W, int64_t f, int64_t d)
         cols = W.cols;
     else
         rows = az_max_i64(PANEL / cols / PANEL_ALIGN * PANEL_ALIGN, PANEL_ALIGN);
-    return (panel){.f = f,
-                   .rows = az_min_i64(rows, W.rows - f),
-                   .d = d,
-                   .cols = az_min_i64(cols, W.cols - d)};
+    return (panel){
+        .f = f, .rows = az_min_i64(rows, W.rows - f), .d = d, .cols = az_min_i64(cols, W.cols - d)};
 }
 
 /* Widen the panel into scratch, or point into the weight. */

@@ -62,8 +62,7 @@ void az_kern_rmsnorm_backward_ref(double *dx, const double *dy, const double *x,
         for (int64_t d = 0; d < D; d++)
             dot += dy[n * D + d] * w[d] * x[n * D + d];
         for (int64_t d = 0; d < D; d++)
-            dx[n * D + d] +=
-                r * w[d] * dy[n * D + d] - r * r * r / (double)D * x[n * D + d] * dot;
+            dx[n * D + d] += r * w[d] * dy[n * D + d] - r * r * r / (double)D * x[n * D + d] * dot;
     }
 }
 
