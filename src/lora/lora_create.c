@@ -1,0 +1,122 @@
+/* lora/create: the pairs of an adapter, where they lie in the flat buffer, and how they start. */
+#include <config.h>
+
+#include "lora/lora_priv.h"
+
+#include <math.h>
+#include <string.h>
+
+az_err az_lora_create(az_lora *lora, const az_peft_config *config, const az_linear *linears,
+                      int n_linears, const char *family_default)
+{
+    az_err err;
+    az_choice *choices = NULL;
+    *lora = (az_lora){.linears = linears, .n_linears = n_linears, .dropout = config->lora_dropout};
+    AZ_TRY(AZ_NEW(choices, (size_t)n_linears, "LoRA matching"));
+    AZ_TRY(az_lora_match(choices, config, linears, n_linears, family_default));
+    AZ_TRY(AZ_NEW(lora->pair_of, (size_t)n_linears, "LoRA pairs"));
+    AZ_TRY(AZ_NEW(lora->pairs, (size_t)n_linears, "LoRA pairs"));
+    for (int i = 0; i < n_linears; i++) {
+        const az_choice *c = &choices[i];
+        lora->pair_of[i] = c->adapted ? lora->n_pairs : -1;
+        if (!c->adapted)
+            continue;
+        az_pair *p = &lora->pairs[lora->n_pairs++];
+        *p = (az_pair){.linear = i,
+                       .R = (int64_t)c->r,
+                       .alpha = c->alpha,
+                       .scale = c->alpha / (config->use_rslora ? sqrt(c->r) : c->r),
+                       .a_off = lora->n_elements};
+        p->b_off = p->a_off + p->R * linears[i].in;
+        lora->n_elements = p->b_off + p->R * linears[i].out;
+    }
+out:
+    if (err != AZ_OK)
+        az_lora_fini(lora);
+    az_free(choices);
+    return err;
+}
+
+void az_lora_fini(az_lora *lora)
+{
+    az_free(lora->pairs);
+    az_free(lora->pair_of);
+    *lora = (az_lora){0};
+}
+
+int az_lora_get_lowest_layer(const az_lora *lora)
+{
+    int lowest = -1;
+    for (int k = 0; k < lora->n_pairs; k++) {
+        int layer = lora->linears[lora->pairs[k].linear].layer;
+        if (layer >= 0 && (lowest < 0 || layer < lowest))
+            lowest = layer;
+    }
+    return lowest;
+}
+
+int64_t az_lora_get_layer(const az_lora *lora, int layer, int64_t *out_off)
+{
+    int64_t end = 0;
+    bool found = false;
+    *out_off = 0;
+    for (int k = 0; k < lora->n_pairs; k++) {
+        const az_pair *p = &lora->pairs[k];
+        const az_linear *x = &lora->linears[p->linear];
+        if (x->layer != layer)
+            continue;
+        if (!found)
+            *out_off = p->a_off;
+        AZ_ASSERT(!found || p->a_off == end); /* a layer's linears lie together */
+        found = true;
+        end = p->b_off + p->R * x->out;
+    }
+    return found ? end - *out_off : 0;
+}
+
+typedef enum { UNIFORM, NORMAL } law;
+
+/* dst[n] = uniform in (-width, width), or normal with deviation width. Element e is word e % 4 of
+ * Philox at (e / 4, module, which); which tells A from B. */
+static void fill_random(float *dst, int64_t n, law how, double width, uint64_t seed,
+                        uint32_t module, uint32_t which)
+{
+    for (int64_t e = 0; e < n; e += 4) {
+        uint32_t words[4];
+        double v[4];
+        const uint64_t block = (uint64_t)e / 4;
+        az_philox(words, seed, (uint32_t)block, module, which | (uint32_t)(block >> 32) << 1,
+                  az_rng_word(AZ_RNG_INIT, 0));
+        if (how == NORMAL) {
+            az_u32_to_normal(v, words[0], words[1]);
+            az_u32_to_normal(v + 2, words[2], words[3]);
+        } else {
+            for (int w = 0; w < 4; w++)
+                v[w] = ((double)(words[w] >> 8) + 0.5) * 0x1p-23 - 1;
+        }
+        for (int64_t w = 0; w < az_min_i64(4, n - e); w++)
+            dst[e + w] = (float)(width * v[w]);
+    }
+}
+
+void az_lora_fill(float *flat, const az_lora *lora, const az_peft_config *config, uint64_t seed)
+{
+    const char *init = config->init_lora_weights;
+    const bool normal = strcmp(init, "gaussian") == 0, both = strcmp(init, "false") == 0;
+    AZ_ASSERT(normal || both || strcmp(init, "true") == 0);
+    for (int k = 0; k < lora->n_pairs; k++) {
+        const az_pair *p = &lora->pairs[k];
+        const az_linear *x = &lora->linears[p->linear];
+        const int64_t n_a = p->R * x->in, n_b = p->R * x->out;
+        const uint32_t module = (uint32_t)p->linear;
+        /* torch's Linear: kaiming_uniform with a = sqrt 5 is U(-1/sqrt(in), 1/sqrt(in)). */
+        if (normal)
+            fill_random(flat + p->a_off, n_a, NORMAL, 1 / (double)p->R, seed, module, 0);
+        else
+            fill_random(flat + p->a_off, n_a, UNIFORM, 1 / sqrt((double)x->in), seed, module, 0);
+        if (both)
+            fill_random(flat + p->b_off, n_b, UNIFORM, 1 / sqrt((double)p->R), seed, module, 1);
+        else
+            memset(flat + p->b_off, 0, (size_t)n_b * sizeof *flat);
+    }
+}

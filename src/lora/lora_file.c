@@ -1,0 +1,282 @@
+/* lora/file: the flat buffer from and to a PEFT directory.
+ *
+ * The config that is written names the modules in PEFT's own terms: where a string selected them
+ * ("all-linear", a regular expression) short names replace it if they select the same modules,
+ * whole paths if they do not. PEFT does the first itself; the second would make it look at modules
+ * that are no linears. */
+#include <config.h>
+
+#include "lora/lora_priv.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* PEFT shortens longer lists of targets to common ends of names, and may then take a path given
+ * whole for an end, to which layers_to_transform applies. */
+#define MAX_KEPT_TARGETS 19
+
+/* ---- reading */
+
+/* Tensor k of an adapter: A of pair k / 2, or its B. */
+typedef struct {
+    char *key;
+    int64_t rows, cols;
+    float *at;
+} slot;
+
+static az_err make_slots(slot **out_slots, float *flat, const az_lora *lora)
+{
+    az_err err;
+    AZ_TRY(AZ_NEW(*out_slots, 2 * (size_t)lora->n_pairs, "adapter file"));
+    for (int k = 0; k < lora->n_pairs; k++) {
+        const az_pair *p = &lora->pairs[k];
+        const az_linear *x = &lora->linears[p->linear];
+        slot *s = *out_slots + 2 * k;
+        s[0] = (slot){az_peft_key(x->path, 'A'), p->R, x->in, flat + p->a_off};
+        s[1] = (slot){az_peft_key(x->path, 'B'), x->out, p->R, flat + p->b_off};
+        if (s[0].key == NULL || s[1].key == NULL)
+            return AZ_EENV;
+    }
+out:
+    return err;
+}
+
+static void free_slots(slot *slots, const az_lora *lora)
+{
+    for (int k = 0; slots != NULL && k < 2 * lora->n_pairs; k++)
+        az_free(slots[k].key);
+    az_free(slots);
+}
+
+static az_err check_slot(az_faults *faults, const slot *s, const az_tensor *t)
+{
+    if (t == NULL)
+        return az_faults_add(faults, "%s is missing: expected shape [%" PRId64 ", %" PRId64 "]",
+                             s->key, s->rows, s->cols);
+    if (t->dtype < 0)
+        return az_faults_add(faults, "%s has type %s, expected F32, F16 or BF16", s->key,
+                             t->dtype_name);
+    if (t->n_dims == 2 && t->shape[0] == s->rows && t->shape[1] == s->cols)
+        return AZ_OK;
+    az_str shape = {0};
+    az_err err = AZ_OK;
+    for (int d = 0; d < t->n_dims && err == AZ_OK; d++)
+        err = az_str_add(&shape, "%s%" PRId64, d > 0 ? ", " : "", t->shape[d]);
+    if (err == AZ_OK)
+        err = az_faults_add(faults, "%s has shape [%s], expected [%" PRId64 ", %" PRId64 "]",
+                            s->key, shape.s != NULL ? shape.s : "", s->rows, s->cols);
+    az_str_fini(&shape);
+    return err;
+}
+
+static az_err check_tensors(const az_tensor_set *set, const slot *slots, int n_slots)
+{
+    az_err err;
+    az_faults faults = {0};
+    bool *used = NULL;
+    AZ_TRY(AZ_NEW(used, (size_t)set->n_tensors, "adapter file"));
+    for (int k = 0; k < n_slots; k++) {
+        const az_tensor *t = az_store_find(set, slots[k].key);
+        if (t != NULL)
+            used[t - set->tensors] = true;
+        AZ_TRY(check_slot(&faults, &slots[k], t));
+    }
+    for (int64_t i = 0; i < set->n_tensors; i++)
+        if (!used[i])
+            AZ_TRY(az_faults_add(&faults, "%s is unexpected: its module is not adapted",
+                                 set->tensors[i].name));
+    AZ_TRY(az_faults_report(&faults, set->files[0]));
+out:
+    az_free(used);
+    az_faults_fini(&faults);
+    return err;
+}
+
+static az_err read_tensors(const az_tensor_set *set, const slot *slots, int n_slots)
+{
+    az_err err = AZ_OK;
+    int fd = -1, file = -1;
+    void *bytes = NULL;
+    int64_t most = 0;
+    for (int k = 0; k < n_slots; k++)
+        most = az_max_i64(most, az_store_find(set, slots[k].key)->bytes);
+    AZ_TRY(AZ_NEW(*(char **)&bytes, (size_t)most, "adapter file"));
+    for (int k = 0; k < n_slots; k++) {
+        const az_tensor *t = az_store_find(set, slots[k].key);
+        AZ_TRY(az_store_read(bytes, set, t, 0, t->bytes, &fd, &file));
+        az_widen(slots[k].at, bytes, (az_dtype)t->dtype, (size_t)(slots[k].rows * slots[k].cols));
+    }
+out:
+    if (fd >= 0)
+        close(fd);
+    az_free(bytes);
+    return err;
+}
+
+az_err az_lora_read(float *flat, const az_lora *lora, const char *dir)
+{
+    az_err err;
+    az_tensor_set set = {0};
+    slot *slots = NULL;
+    AZ_TRY(az_peft_open_tensors(&set, dir));
+    AZ_TRY(make_slots(&slots, flat, lora));
+    AZ_TRY(check_tensors(&set, slots, 2 * lora->n_pairs));
+    AZ_TRY(read_tensors(&set, slots, 2 * lora->n_pairs));
+out:
+    free_slots(slots, lora);
+    az_store_close(&set);
+    return err;
+}
+
+/* ---- the config that is written */
+
+/* Whether config selects the pairs of lora, with their r and alpha. */
+static az_err check_same(bool *out_same, const az_peft_config *config, const az_lora *lora)
+{
+    az_err err;
+    az_choice *choices = NULL;
+    AZ_TRY(AZ_NEW(choices, (size_t)lora->n_linears, "LoRA matching"));
+    err = az_lora_match(choices, config, lora->linears, lora->n_linears, NULL);
+    *out_same = err == AZ_OK;
+    if (err == AZ_EINPUT) {
+        az_err_clear();
+        err = AZ_OK;
+    }
+    for (int i = 0; i < lora->n_linears && *out_same; i++) {
+        const az_pair *p = lora->pair_of[i] >= 0 ? &lora->pairs[lora->pair_of[i]] : NULL;
+        *out_same = choices[i].adapted == (p != NULL);
+        if (p != NULL && (choices[i].r != (double)p->R || choices[i].alpha != p->alpha))
+            *out_same = false;
+    }
+out:
+    az_free(choices);
+    return err;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void sort_names(az_list *list)
+{
+    if (list->n > 1)
+        qsort(list->items, (size_t)list->n, sizeof *list->items, compare_names);
+}
+
+static az_err add_once(az_list *list, const char *name)
+{
+    for (int k = 0; k < list->n; k++)
+        if (strcmp(list->items[k], name) == 0)
+            return AZ_OK;
+    return az_list_add(list, name);
+}
+
+static az_err list_targets(az_list *list, const az_lora *lora, bool whole)
+{
+    az_err err = AZ_OK;
+    for (int k = 0; k < lora->n_pairs; k++) {
+        const char *path = lora->linears[lora->pairs[k].linear].path;
+        AZ_TRY(whole ? az_list_add(list, path) : add_once(list, az_lora_short_name(path)));
+    }
+    sort_names(list);
+out:
+    return err;
+}
+
+/* out: config as it is written, sharing all members but the targets with config. */
+static az_err make_config(az_peft_config *out, const az_peft_config *config, const az_lora *lora)
+{
+    az_err err = AZ_OK;
+    const az_list *given = &config->target_modules;
+    bool same = false;
+    *out = *config;
+    out->target_regex = NULL;
+    out->target_modules = (az_list){0};
+    if (config->target_regex == NULL && given->n > 0 &&
+        (given->n <= MAX_KEPT_TARGETS || config->n_layers_to_transform == 0)) {
+        for (int k = 0; k < given->n; k++)
+            AZ_TRY(add_once(&out->target_modules, given->items[k]));
+        sort_names(&out->target_modules);
+        goto out;
+    }
+    AZ_TRY(list_targets(&out->target_modules, lora, false));
+    AZ_TRY(check_same(&same, out, lora));
+    if (same)
+        goto out;
+    az_list_fini(&out->target_modules);
+    out->exclude_modules = (az_list){0};
+    out->exclude_regex = NULL;
+    out->layers_to_transform = NULL;
+    out->n_layers_to_transform = 0;
+    out->layers_pattern = (az_list){0};
+    AZ_TRY(list_targets(&out->target_modules, lora, true));
+out:
+    return err;
+}
+
+/* ---- writing */
+
+static az_err write_tensors(float *flat, const az_lora *lora, const char *dir)
+{
+    az_err err;
+    slot *slots = NULL;
+    az_tensor_out *tensors = NULL;
+    const int n = 2 * lora->n_pairs;
+    char *path = az_path_join(dir, "adapter_model.safetensors");
+    if (path == NULL)
+        return AZ_EENV;
+    AZ_TRY(make_slots(&slots, flat, lora));
+    AZ_TRY(AZ_NEW(tensors, (size_t)n, "adapter file"));
+    for (int k = 0; k < n; k++)
+        tensors[k] = (az_tensor_out){.name = slots[k].key,
+                                     .dtype = AZ_F32,
+                                     .n_dims = 2,
+                                     .shape = {slots[k].rows, slots[k].cols},
+                                     .data = slots[k].at};
+    AZ_TRY(az_store_write(path, tensors, n));
+out:
+    az_free(tensors);
+    free_slots(slots, lora);
+    az_free(path);
+    return err;
+}
+
+/* What a reader will make of the directory is what was to be written. */
+static az_err check_written(const float *flat, const az_lora *lora, const char *dir)
+{
+    az_err err;
+    az_peft_config config = {0};
+    float *again = NULL;
+    bool same = false;
+    AZ_TRY(az_peft_read_config(&config, dir));
+    AZ_TRY(check_same(&same, &config, lora));
+    if (same) {
+        AZ_TRY(AZ_NEW(again, (size_t)lora->n_elements, "adapter file"));
+        AZ_TRY(az_lora_read(again, lora, dir));
+        same = memcmp(flat, again, (size_t)lora->n_elements * sizeof *flat) == 0;
+    }
+    if (!same)
+        err = az_fail(AZ_EENV, "%s: the adapter read back differs from what was written", dir);
+out:
+    az_free(again);
+    az_peft_config_fini(&config);
+    return err;
+}
+
+az_err az_lora_write(const float *flat, const az_lora *lora, const az_peft_config *config,
+                     const char *dir)
+{
+    az_err err;
+    az_peft_config written = {0};
+    AZ_TRY(make_config(&written, config, lora));
+    AZ_TRY(az_dir_create(dir));
+    AZ_TRY(write_tensors((float *)(uintptr_t)flat, lora, dir));
+    AZ_TRY(az_peft_write_config(dir, &written));
+    AZ_TRY(check_written(flat, lora, dir));
+out:
+    az_list_fini(&written.target_modules);
+    return err;
+}
