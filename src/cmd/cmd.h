@@ -33,5 +33,6 @@ const az_cmd *az_cmd_nearest(const char *name);
 az_err az_cmd_open_deck(az_deck **out_deck, az_comm *comm, int argc, char **argv);
 
 az_cmd_run az_cmd_help;
+az_cmd_run az_cmd_inspect;
 
 #endif

@@ -8,6 +8,8 @@
 #define DECK "DECK [section.key=value ...]"
 
 const az_cmd az_cmds[] = {
+    {"inspect", false, az_cmd_inspect, "[--json] FILE | DIR",
+     "list a safetensors file, a model directory or an adapter directory", NULL},
     {"help", false, az_cmd_help, "[COMMAND | SECTION | KEY | keys]",
      "explain a command, a section of the deck or a key", NULL},
 };
