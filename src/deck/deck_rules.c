@@ -6,6 +6,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What the adapter that training starts from says itself: it would be ignored here. */
+static const char *const said_by_adapter[] = {
+    "lora.r",
+    "lora.lora_alpha",
+    "lora.target_modules",
+    "lora.exclude_modules",
+    "lora.layers_to_transform",
+    "lora.layers_pattern",
+    "lora.rank_pattern",
+    "lora.alpha_pattern",
+    "lora.use_rslora",
+    "lora.init_lora_weights",
+};
+static const int n_said_by_adapter = sizeof said_by_adapter / sizeof said_by_adapter[0];
+
 static az_value *value_of(const az_deck *deck, const char *key)
 {
     int i = az_key_find(key);
@@ -57,7 +72,12 @@ bool az_deck_is_excluded(const az_deck *deck, int i)
         if (strcmp(az_exclusive[p][0], az_keys[i].name) == 0)
             return value_of(deck, az_exclusive[p][1])->given;
     }
-    return false;
+    if (!value_of(deck, "lora.init_from")->given)
+        return false;
+    for (int k = 0; k < n_said_by_adapter; k++)
+        if (strcmp(said_by_adapter[k], az_keys[i].name) == 0)
+            return true;
+    return strcmp(az_keys[i].name, "lora.lora_dropout") == 0;
 }
 
 static az_err check_needed(const az_deck *deck, az_deck_faults *faults)
@@ -70,6 +90,23 @@ static az_err check_needed(const az_deck *deck, az_deck_faults *faults)
         AZ_TRY(rule_fault(faults, deck, az_keys[i].name, "missing; every deck must give it"));
     }
 out:
+    return err;
+}
+
+static az_err check_init_from(const az_deck *deck, az_deck_faults *faults)
+{
+    az_err err = AZ_OK;
+    az_str what = {0};
+    if (!value_of(deck, "lora.init_from")->given)
+        return AZ_OK;
+    AZ_TRY(az_str_add(&what, "cannot be given together with lora.init_from ("));
+    AZ_TRY(az_deck_add_place(&what, deck, az_key_find("lora.init_from")));
+    AZ_TRY(az_str_add(&what, "), whose adapter_config.json says it"));
+    for (int k = 0; k < n_said_by_adapter; k++)
+        if (value_of(deck, said_by_adapter[k])->given)
+            AZ_TRY(rule_fault(faults, deck, said_by_adapter[k], what.s));
+out:
+    az_str_fini(&what);
     return err;
 }
 
@@ -93,6 +130,7 @@ az_err az_deck_check_rules(az_deck *deck, az_deck_faults *faults)
     AZ_TRY(check_needed(deck, faults));
     for (int p = 0; p < az_n_exclusive; p++)
         AZ_TRY(check_exclusive(deck, az_exclusive[p][0], az_exclusive[p][1], faults));
+    AZ_TRY(check_init_from(deck, faults));
     if (right(deck, "train.min_lr") != NULL &&
         real_of(deck, "train.min_lr") > real_of(deck, "train.learning_rate"))
         AZ_TRY(rule_fault(faults, deck, "train.min_lr", "is above train.learning_rate"));

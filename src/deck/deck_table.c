@@ -154,8 +154,8 @@ const az_key az_keys[] = {
     {.name = "lora.init_from",
      .type = AZ_TYPE_PATH,
      .absent = "a fresh adapter",
-     .text = "PEFT directory whose adapter is where training starts; it must have the modules and "
-             "ranks that this deck asks for."},
+     .text = "PEFT directory whose adapter is where training starts. Its adapter_config.json says "
+             "ranks, scaling and targets: of lora only lora_dropout may be given beside it."},
 
     /* ---- train */
     {.name = "train.batch_size",

@@ -1,7 +1,6 @@
 /* train/engine: opening a model directory and an adapter on all ranks. */
 #include <config.h>
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "train/engine.h"
@@ -92,35 +91,10 @@ static az_err config_from_deck(az_peft_config *p, const az_deck *deck)
         AZ_TRY(AZ_NEW(p->layers_to_transform, (size_t)n, "PEFT config"));
         p->n_layers_to_transform = n;
         for (int i = 0; i < n; i++)
-            p->layers_to_transform[i] =
-                strtoll(az_deck_item(deck, "lora.layers_to_transform", i), NULL, 10);
+            p->layers_to_transform[i] = az_deck_item_int(deck, "lora.layers_to_transform", i);
     }
 out:
     return err;
-}
-
-/* Keys that an adapter to start from brings itself: giving them as well would be ignored, so it is
- * refused. */
-static az_err check_init_from(const az_deck *deck)
-{
-    static const char *const keys[] = {
-        "lora.r",
-        "lora.lora_alpha",
-        "lora.target_modules",
-        "lora.exclude_modules",
-        "lora.layers_to_transform",
-        "lora.layers_pattern",
-        "lora.rank_pattern",
-        "lora.alpha_pattern",
-        "lora.use_rslora",
-        "lora.init_lora_weights",
-    };
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (az_deck_has(deck, keys[i]))
-            return az_deck_fail(deck, keys[i],
-                                "cannot be given together with lora.init_from, whose "
-                                "adapter_config.json says it");
-    return AZ_OK;
 }
 
 /* What adapter there is to be; Local, but the same on all ranks as all read the same files. */
@@ -134,8 +108,6 @@ static az_err open_adapter(az_engine *e, const az_deck *deck, az_adapter_source 
         goto out;
     AZ_TRY(az_peft_config_init(&e->peft));
     if (dir != NULL) {
-        if (source == AZ_ADAPTER_DECK)
-            AZ_TRY(check_init_from(deck));
         AZ_TRY(az_peft_read_config(&e->peft, dir));
         if (az_deck_has(deck, "lora.lora_dropout"))
             e->peft.lora_dropout = az_deck_real(deck, "lora.lora_dropout");

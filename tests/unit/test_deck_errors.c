@@ -235,6 +235,12 @@ static const wrong cases[] = {
     {M "eval: {steps: 4}\n",
      {0},
      "d.yaml:2: eval.steps: there is nothing to evaluate on: give eval.file or eval.split"},
+    {M "lora:\n  r: 8\n  init_from: a\n  lora_dropout: 0.1\n  use_rslora: true\n",
+     {0},
+     "d.yaml:3: lora.r: cannot be given together with lora.init_from (d.yaml:4), whose "
+     "adapter_config.json says it\n"
+     "d.yaml:6: lora.use_rslora: cannot be given together with lora.init_from (d.yaml:4), whose "
+     "adapter_config.json says it"},
     /* arguments */
     {M, {"lora.r"}, "argument lora.r: expected section.key=value"},
     {M, {"lora.r=x"}, "argument lora.r=x: lora.r: found x, expected an integer from 1 to 65536"},

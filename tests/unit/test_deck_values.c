@@ -199,6 +199,7 @@ static void round_trip(void **state)
     (void)state;
     static const char *const decks[] = {
         MINIMAL,
+        MINIMAL "lora: {init_from: a, lora_dropout: 0.1}\n",
         MINIMAL "train: {micro_batch_tokens: 512, warmup_ratio: 0.03, learning_rate: 3.3e-5}\n",
         MINIMAL "train: {warmup_steps: 3, adam_beta2: 0.95}\neval: {split: 0.1, steps: 5}\n",
         "model: {path: 'a \"b\\c'}\ndata: {files: [x, /y]}\n"
