@@ -53,8 +53,8 @@ az_err az_peft_read_config(az_peft_config *config, const char *dir);
 /* Write DIR/adapter_config.json as PEFT does (sorted keys, indent 2, inference_mode true, task_type
  * CAUSAL_LM). */
 az_err az_peft_write_config(const char *dir, const az_peft_config *config);
-/* Open DIR/adapter_model.safetensors; a directory that has only adapter_model.bin is refused with the
- * way out. */
+/* Open DIR/adapter_model.safetensors; a directory that has only adapter_model.bin is refused with
+ * the way out. */
 az_err az_peft_open_tensors(az_tensor_set *set, const char *dir);
 /* "base_model.model.<module>.lora_A.weight" (which = 'A' or 'B'). Free with az_free. */
 char *az_peft_key(const char *module, char which);
