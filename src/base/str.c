@@ -59,9 +59,9 @@ void az_str_fini(az_str *str)
 
 static char *next_buffer(void)
 {
-    static char buffers[4][40];
+    static char buffers[16][40];
     static int turn;
-    turn = (turn + 1) % 4;
+    turn = (turn + 1) % 16;
     return buffers[turn];
 }
 

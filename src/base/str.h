@@ -16,7 +16,7 @@ az_err az_str_add(az_str *str, const char *fmt, ...) __attribute__((format(print
 az_err az_str_add_bytes(az_str *str, const void *bytes, size_t n);
 void az_str_fini(az_str *str);
 
-/* "1.50 GiB": bytes for people, in a static buffer of four that are used in turn. */
+/* "1.50 GiB": bytes for people, in one of sixteen static buffers that are used in turn. */
 const char *az_format_bytes(double bytes);
 /* "6,738,415,616", likewise. */
 const char *az_format_count(long long n);
