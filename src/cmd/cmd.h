@@ -32,6 +32,7 @@ const az_cmd *az_cmd_nearest(const char *name);
  * keys it cannot do without are there. Collective over comm. */
 az_err az_cmd_open_deck(az_deck **out_deck, az_comm *comm, int argc, char **argv);
 
+az_cmd_run az_cmd_train;
 az_cmd_run az_cmd_help;
 az_cmd_run az_cmd_inspect;
 

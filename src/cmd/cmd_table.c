@@ -10,6 +10,8 @@
 const az_cmd az_cmds[] = {
     {"inspect", false, az_cmd_inspect, "[--json] FILE | DIR",
      "list a safetensors file, a model directory or an adapter directory", NULL},
+    {"train", true, az_cmd_train, DECK, "train an adapter",
+     "model, data, lora, train, eval, output, run"},
     {"help", false, az_cmd_help, "[COMMAND | SECTION | KEY | keys]",
      "explain a command, a section of the deck or a key", NULL},
 };

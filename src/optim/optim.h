@@ -44,6 +44,11 @@ void az_optim_add_loss(az_optim *optim, double loss);
  * gradient or loss is not finite (or beyond the range of fixed point) nothing is updated.
  * Collective. */
 az_optim_result az_optim_step(az_optim *optim, float *flat, double lr);
+/* Whether the last step's gradient has anything but zeros in the owned part of elements [off,
+ * off+n). Local. */
+bool az_optim_has_gradient(const az_optim *optim, int64_t off, int64_t n);
+/* This rank's sums of the step so far, [n] in units of AZ_FIXED_UNIT (kern.h); for tests. */
+const int64_t *az_optim_get_sums(const az_optim *optim);
 /* Updates made so far. */
 int64_t az_optim_get_updates(const az_optim *optim);
 /* Elements this rank owns. */

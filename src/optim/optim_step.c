@@ -154,6 +154,21 @@ az_optim_result az_optim_step(az_optim *o, float *flat, double lr)
     return result;
 }
 
+bool az_optim_has_gradient(const az_optim *optim, int64_t off, int64_t n)
+{
+    int64_t from = az_max_i64(off, optim->first);
+    int64_t to = az_min_i64(off + n, optim->first + optim->n_own);
+    for (int64_t i = from; i < to; i++)
+        if (optim->own[i - optim->first] != 0)
+            return true;
+    return false;
+}
+
+const int64_t *az_optim_get_sums(const az_optim *optim)
+{
+    return optim->sum;
+}
+
 int64_t az_optim_get_updates(const az_optim *optim)
 {
     return optim->updates;

@@ -106,12 +106,12 @@ static az_err open_adapter(az_engine *e, const az_deck *deck, az_adapter_source 
     AZ_TRY(az_config_list_linears(&e->linears, &e->n_linears, &e->config));
     if (source == AZ_ADAPTER_NONE)
         goto out;
-    AZ_TRY(az_peft_config_init(&e->peft));
     if (dir != NULL) {
         AZ_TRY(az_peft_read_config(&e->peft, dir));
         if (az_deck_has(deck, "lora.lora_dropout"))
             e->peft.lora_dropout = az_deck_real(deck, "lora.lora_dropout");
     } else {
+        AZ_TRY(az_peft_config_init(&e->peft));
         AZ_TRY(config_from_deck(&e->peft, deck));
     }
     AZ_TRY(copy_string(&e->peft.base_model_name_or_path, e->model_dir));

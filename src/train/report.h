@@ -1,0 +1,49 @@
+/* train/report: what a training run says: banner, one line a step, metrics.jsonl, summary. Only the
+ * speaking rank prints and writes. */
+#ifndef AZ_TRAIN_REPORT_H
+#define AZ_TRAIN_REPORT_H
+
+#include <stdio.h>
+
+#include "base/base.h"
+#include "data/data.h"
+#include "deck/deck.h"
+#include "optim/optim.h"
+#include "train/engine.h"
+#include "train/eval.h"
+#include "train/pass.h"
+
+typedef enum { AZ_PROGRESS_LINES, AZ_PROGRESS_TERMINAL, AZ_PROGRESS_NONE } az_progress;
+
+typedef struct {
+    az_comm *comm;
+    FILE *metrics; /* NULL on ranks that do not speak */
+    az_progress progress;
+    bool partial; /* a progress line stands unfinished on the terminal */
+    int64_t total_steps, logging_steps, steps_per_epoch;
+    double begin, last; /* clock at the first step, at the end of the last one */
+    /* Since the last line that was kept. */
+    double loss_sum, since_s;
+    int64_t since_steps, since_tokens;
+    /* Over the run. */
+    int64_t tokens, steps, skipped, allocations;
+    double idle_s, optim_s, eval_s;
+    double first_eval, last_eval, first_loss, last_loss;
+} az_report;
+
+/* Open DIR/metrics.jsonl. Local. */
+az_err az_report_init(az_report *report, const az_deck *deck, int64_t total_steps,
+                      int64_t steps_per_epoch, az_comm *comm);
+void az_report_fini(az_report *report);
+/* What will be done: model, adapter, ranks, batch arithmetic, memory. Collective. */
+void az_report_banner(const az_deck *deck, const az_engine *engine, const az_dataset *train,
+                      const az_dataset *opt_eval, const az_schedule *schedule, int64_t total_steps,
+                      size_t activation_bytes);
+/* After step (0, 1, ...). Local. */
+void az_report_step(az_report *report, int64_t step, const az_step *s,
+                    const az_optim_result *result, double lr);
+void az_report_eval(az_report *report, int64_t step, const az_eval_result *result);
+/* How it went: losses, time by operation, memory by category. Collective. */
+void az_report_summary(az_report *report, const az_engine *engine, const az_pass *pass);
+
+#endif

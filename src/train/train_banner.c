@@ -1,0 +1,146 @@
+/* train/report: what is said before the first step and after the last one. */
+#include <config.h>
+
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kern/kern.h"
+#include "train/report.h"
+
+/* Memory of all ranks together and of the largest one. */
+static void say_memory(az_comm *comm, const az_engine *engine, size_t activations)
+{
+    az_shard_stats s = az_shard_get_stats(engine->shard);
+    const double mine = (double)az_mem_get_total().bytes;
+    double total = mine, most = mine;
+    az_comm_sum_f64(comm, &total, 1);
+    az_comm_max_f64(comm, &most, 1);
+    az_say("memory    %s a rank (all %s): base %s of %s, gathered unit %s, activations %s, adapter "
+           "with gradients and moments %s",
+           az_format_bytes(most), az_format_bytes(total), az_format_bytes((double)s.slice_bytes),
+           az_format_bytes((double)s.base_bytes), az_format_bytes((double)s.slot_bytes),
+           az_format_bytes((double)activations),
+           az_format_bytes((double)engine->lora.n_elements * 12.0 +
+                           16.0 * (double)engine->lora.n_elements / az_comm_size(comm)));
+}
+
+static void say_batches(const az_deck *deck, const az_dataset *train, const az_schedule *schedule,
+                        int64_t total_steps, int n_ranks)
+{
+    const long long batch = az_deck_int(deck, "train.batch_size");
+    const long long per_epoch = az_schedule_get_steps_per_epoch(schedule);
+    const bool by_tokens = az_deck_has(deck, "train.micro_batch_tokens");
+    const long long micro = by_tokens ? az_deck_int(deck, "train.micro_batch_tokens")
+                                      : az_deck_int(deck, "train.micro_batch_size");
+    const long long last = train->n - (per_epoch - 1) * batch;
+    if (by_tokens)
+        az_say("batches   %lld samples a step, in micro-batches of at most %lld tokens dealt to %d "
+               "rank%s",
+               batch, micro, n_ranks, n_ranks > 1 ? "s" : "");
+    else {
+        const long long n_micro = az_ceil_div(batch < train->n ? batch : train->n, micro);
+        const long long rounds = az_ceil_div(n_micro, n_ranks);
+        az_say(
+            "batches   %lld samples a step = %lld micro-batches of %lld, on %d rank%s %lld in turn",
+            batch, n_micro, micro, n_ranks, n_ranks > 1 ? "s" : "", rounds);
+        if (n_micro % n_ranks != 0)
+            az_say("          %lld micro-batches do not fill %d ranks: at least %.0f %% of the "
+                   "ranks' time is "
+                   "idle",
+                   n_micro, n_ranks, 100.0 * (1 - (double)n_micro / (double)(rounds * n_ranks)));
+    }
+    az_say("steps     %s samples = %lld steps an epoch (last of %lld samples), %lld steps in all = "
+           "%.2f "
+           "epochs",
+           az_format_count(train->n), per_epoch, last, (long long)total_steps,
+           (double)total_steps / (double)per_epoch);
+}
+
+static void say_data(const char *name, const az_dataset *set)
+{
+    az_say(
+        "%-9s %s samples, %s tokens, %s targets, longest %lld; %lld cut, %lld dropped as too long, "
+        "%lld without targets",
+        name, az_format_count(set->n), az_format_count(set->n_tokens),
+        az_format_count(set->n_targets), (long long)set->longest, (long long)set->n_cut,
+        (long long)set->n_dropped_long, (long long)set->n_dropped_empty);
+}
+
+void az_report_banner(const az_deck *deck, const az_engine *engine, const az_dataset *train,
+                      const az_dataset *opt_eval, const az_schedule *schedule, int64_t total_steps,
+                      size_t activation_bytes)
+{
+    az_comm *comm = engine->comm;
+    const int n_ranks = az_comm_size(comm), threads = az_kern_set_threads(0);
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    bool slow;
+    const char *blas = az_kern_blas_describe(&slow);
+    az_say("adze " PACKAGE_VERSION ": LoRA training");
+    az_say("ranks     %d x %d thread%s (%d rank%s on this node of %ld cores), %s", n_ranks, threads,
+           threads > 1 ? "s" : "", az_comm_node_size(comm), az_comm_node_size(comm) > 1 ? "s" : "",
+           cores, az_comm_library());
+    az_say("BLAS      %s", blas);
+    if (slow)
+        az_warn("the BLAS uses kernels older than this CPU: %s", blas);
+    if ((long)az_comm_node_size(comm) * threads > cores)
+        az_warn(
+            "%d ranks x %d threads on %ld cores: they will wait for each other; set run.threads, "
+            "OMP_NUM_THREADS or fewer ranks",
+            az_comm_node_size(comm), threads, cores);
+    az_engine_say(engine);
+    say_data("data", train);
+    if (opt_eval != NULL)
+        say_data("eval", opt_eval);
+    say_batches(deck, train, schedule, total_steps, n_ranks);
+    say_memory(comm, engine, activation_bytes);
+}
+
+static void say_share(const char *name, double s, double whole)
+{
+    if (s > 0)
+        az_say("          %-10s %8.2fs  %5.1f %%", name, s, 100 * s / whole);
+}
+
+void az_report_summary(az_report *r, const az_engine *engine, const az_pass *pass)
+{
+    const az_pass_times t = az_pass_get_times(pass);
+    const az_shard_stats shard = az_shard_get_stats(engine->shard);
+    double s[] = {t.forward, t.head, t.recompute, t.backward, t.gather, r->optim_s};
+    double whole = r->last - r->begin + r->eval_s;
+    enum { N = sizeof s / sizeof *s };
+    static const char *const names[N] = {"forward",  "head",   "recompute",
+                                         "backward", "gather", "optimizer"};
+    az_comm_sum_f64(r->comm, s, N);
+    double peak = (double)az_mem_get_total().peak_bytes;
+    az_comm_max_f64(r->comm, &peak, 1);
+    if (!az_log_is_speaker())
+        return;
+    az_say("done      %lld steps in %s, %s tokens/s, loss %.4f -> %.4f", (long long)r->steps,
+           az_format_seconds(r->last - r->begin),
+           az_format_count((long long)((double)r->tokens / fmax(r->last - r->begin, 1e-9))),
+           r->first_loss, r->last_loss);
+    if (!isnan(r->first_eval))
+        az_say("eval      loss %.4f -> %.4f", r->first_eval, r->last_eval);
+    if (r->skipped > 0)
+        az_say("skipped   %lld steps whose gradient was not finite", (long long)r->skipped);
+    az_say("time      a rank's mean, of %s:", az_format_seconds(whole));
+    double known = 0;
+    for (int i = 0; i < N; i++) {
+        s[i] /= az_comm_size(r->comm);
+        known += s[i];
+        say_share(names[i], s[i], whole);
+    }
+    say_share("other", whole - known, whole);
+    az_say("idle      %.1f %% of the ranks' time, estimated from how micro-batches fill the ranks",
+           100 * r->idle_s / fmax(r->last - r->begin, 1e-9));
+    az_say("gathers   %s of %s received by each rank", az_format_count(shard.gathers),
+           az_format_bytes((double)shard.gathered_bytes));
+    az_say("peak      %s a rank, by category (this rank):", az_format_bytes(peak));
+    const char *label;
+    size_t bytes, most;
+    for (int i = 0; az_mem_get_label(i, &label, &bytes, &most); i++)
+        if (most >= 4096)
+            az_say("          %-18s %s", label, az_format_bytes((double)most));
+    az_say("allocated %lld times in the step loop after the first step", (long long)r->allocations);
+}

@@ -1,0 +1,154 @@
+/* train/report: progress lines and metrics. */
+#include <config.h>
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "train/report.h"
+
+az_err az_report_init(az_report *r, const az_deck *deck, int64_t total_steps,
+                      int64_t steps_per_epoch, az_comm *comm)
+{
+    const char *progress = az_deck_string(deck, "output.progress");
+    *r = (az_report){.comm = comm,
+                     .total_steps = total_steps,
+                     .steps_per_epoch = steps_per_epoch,
+                     .logging_steps = az_deck_int(deck, "train.logging_steps"),
+                     .first_eval = NAN,
+                     .last_eval = NAN};
+    r->progress = strcmp(progress, "none") == 0                            ? AZ_PROGRESS_NONE
+                  : strcmp(progress, "auto") == 0 && isatty(STDOUT_FILENO) ? AZ_PROGRESS_TERMINAL
+                                                                           : AZ_PROGRESS_LINES;
+    r->begin = r->last = az_now();
+    if (az_comm_rank(comm) != 0)
+        return AZ_OK;
+    az_err err = AZ_OK;
+    char *path = az_path_join(az_deck_string(deck, "output.dir"), "metrics.jsonl");
+    if (path == NULL)
+        return AZ_EENV;
+    r->metrics = fopen(path, "w");
+    if (r->metrics == NULL)
+        err = az_fail(AZ_EENV, "%s: cannot write: %s", path, strerror(errno));
+    az_free(path);
+    return err;
+}
+
+void az_report_fini(az_report *r)
+{
+    if (r->metrics != NULL && fclose(r->metrics) != 0)
+        az_warn("metrics.jsonl could not be written completely: %s", strerror(errno));
+    r->metrics = NULL;
+}
+
+/* JSON has no NaN. */
+static void put_number(FILE *f, const char *key, double v)
+{
+    if (isfinite(v))
+        fprintf(f, ", \"%s\": %.9g", key, v);
+    else
+        fprintf(f, ", \"%s\": null", key);
+}
+
+static void write_metrics(az_report *r, int64_t step, const az_step *s,
+                          const az_optim_result *result, double lr, double seconds)
+{
+    FILE *f = r->metrics;
+    if (f == NULL)
+        return;
+    fprintf(f, "{\"step\": %lld", (long long)step + 1);
+    put_number(f, "epoch", (double)(step + 1) / (double)r->steps_per_epoch);
+    put_number(f, "loss", result->loss);
+    put_number(f, "learning_rate", lr);
+    put_number(f, "grad_norm", result->grad_norm);
+    fprintf(f, ", \"samples\": %lld, \"tokens\": %lld, \"targets\": %lld", (long long)s->n_samples,
+            (long long)s->n_tokens, (long long)s->n_targets);
+    put_number(f, "idle", s->idle);
+    put_number(f, "seconds", seconds);
+    fputs("}\n", f);
+    fflush(f);
+}
+
+/* Text of one progress line, without its end. */
+static void print_line(const az_report *r, int64_t step, const az_optim_result *result, double lr)
+{
+    const double rate = (double)r->since_tokens / fmax(r->since_s, 1e-9);
+    const double left =
+        (r->last - r->begin) / (double)r->steps * (double)(r->total_steps - step - 1);
+    const int width = snprintf(NULL, 0, "%lld", (long long)r->total_steps);
+    if (!result->finite) {
+        printf("step %*lld/%lld  not finite: skipped  lr %.3e", width, (long long)step + 1,
+               (long long)r->total_steps, lr);
+        return;
+    }
+    printf("step %*lld/%lld  loss %.4f  lr %.3e  norm %.3f%s  %s tok/s  left %s", width,
+           (long long)step + 1, (long long)r->total_steps,
+           r->loss_sum / (double)(r->since_steps > 0 ? r->since_steps : 1), lr, result->grad_norm,
+           result->clip < 1 ? "*" : " ", az_format_count((long long)rate), az_format_seconds(left));
+}
+
+void az_report_step(az_report *r, int64_t step, const az_step *s, const az_optim_result *result,
+                    double lr)
+{
+    const double now = az_now(), seconds = now - r->last;
+    r->last = now;
+    r->steps++;
+    r->tokens += s->n_tokens;
+    r->idle_s += s->idle * seconds;
+    r->since_s += seconds;
+    r->since_tokens += s->n_tokens;
+    if (result->finite) {
+        if (r->steps - r->skipped == 1)
+            r->first_loss = result->loss;
+        r->last_loss = result->loss;
+        r->loss_sum += result->loss;
+        r->since_steps++;
+    } else {
+        r->skipped++;
+    }
+    if (!az_log_is_speaker())
+        return;
+    write_metrics(r, step, s, result, lr, seconds);
+    const bool keep =
+        (step + 1) % r->logging_steps == 0 || step + 1 == r->total_steps || !result->finite;
+    if (r->progress == AZ_PROGRESS_TERMINAL || (keep && r->progress == AZ_PROGRESS_LINES)) {
+        if (r->partial)
+            fputs("\r\033[K", stdout);
+        print_line(r, step, result, lr);
+        if (keep)
+            putchar('\n');
+        fflush(stdout);
+        r->partial = !keep;
+    }
+    if (keep) {
+        r->loss_sum = r->since_s = 0;
+        r->since_steps = r->since_tokens = 0;
+    }
+}
+
+void az_report_eval(az_report *r, int64_t step, const az_eval_result *result)
+{
+    if (isnan(r->first_eval))
+        r->first_eval = result->loss;
+    r->last_eval = result->loss;
+    r->eval_s += result->seconds;
+    r->begin += result->seconds; /* the time left counts steps only */
+    r->last = az_now();
+    if (!az_log_is_speaker())
+        return;
+    if (r->partial)
+        fputs("\r\033[K", stdout);
+    r->partial = false;
+    az_say("eval after step %lld: loss %.4f, perplexity %.3f on %s targets", (long long)step,
+           result->loss, result->perplexity, az_format_count(result->targets));
+    if (r->metrics == NULL)
+        return;
+    fprintf(r->metrics, "{\"step\": %lld", (long long)step);
+    put_number(r->metrics, "eval_loss", result->loss);
+    put_number(r->metrics, "eval_perplexity", result->perplexity);
+    fprintf(r->metrics, ", \"eval_targets\": %lld", (long long)result->targets);
+    put_number(r->metrics, "eval_seconds", result->seconds);
+    fputs("}\n", r->metrics);
+    fflush(r->metrics);
+}
