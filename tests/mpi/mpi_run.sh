@@ -6,6 +6,8 @@ file=$1
 program=./${1#"${srcdir:-.}/"}
 program=${program%.mpi}
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+yield=$PWD/tests/tools/yield.so
+[ ! -f "$yield" ] || export LD_PRELOAD=$yield
 for n in $(cat "$file"); do
     timeout -k 5 "${MPI_LIMIT:-60}" ${MPIEXEC:-mpiexec} -n "$n" "$program"
     code=$?

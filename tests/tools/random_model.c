@@ -1,0 +1,105 @@
+/* random_model DIR D F L H G K V DTYPE TIED SEED: a Hugging Face directory of a Llama with random
+ * weights, for tests of size and speed. Values are uniform, scaled so that activations keep their
+ * size. */
+#include <config.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "store/safetensors.h"
+
+enum { MAX = 4096 };
+static az_tensor_out tensors[MAX];
+static int n;
+
+static void add(const char *name, int64_t rows, int64_t cols, az_dtype dtype, uint64_t seed)
+{
+    const int64_t count = rows * cols;
+    char *data = az_alloc((size_t)count, az_dtype_bytes(dtype), "weights");
+    if (data == NULL || n == MAX)
+        exit(1);
+    const float scale = rows == 1 ? 0.1f : sqrtf(3.0f / (float)cols), shift = rows == 1 ? 1 : 0;
+    for (int64_t i = 0; i < count; i += 4) {
+        uint32_t u[4];
+        az_philox(u, seed, (uint32_t)i, (uint32_t)(i >> 32), (uint32_t)n, 0);
+        for (int j = 0; j < 4 && i + j < count; j++) {
+            float x = shift + scale * (2 * az_u32_to_unit(u[j]) - 1);
+            if (dtype == AZ_F32)
+                ((float *)data)[i + j] = x;
+            else if (dtype == AZ_F16)
+                ((az_f16 *)data)[i + j] = az_f32_to_f16(x);
+            else
+                ((az_bf16 *)data)[i + j] = az_f32_to_bf16(x);
+        }
+    }
+    tensors[n++] = (az_tensor_out){.name = az_strdup(name, "names"),
+                                   .dtype = dtype,
+                                   .n_dims = rows == 1 ? 1 : 2,
+                                   .shape = {rows == 1 ? cols : rows, cols},
+                                   .data = data};
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 12) {
+        fprintf(stderr, "usage: %s DIR D F L H G K V f32|f16|bf16 0|1 SEED\n", argv[0]);
+        return 2;
+    }
+    const char *dir = argv[1];
+    const int64_t D = atoll(argv[2]), F = atoll(argv[3]), H = atoll(argv[5]), G = atoll(argv[6]);
+    const int64_t K = atoll(argv[7]), V = atoll(argv[8]);
+    const int L = atoi(argv[4]), tied = atoi(argv[10]);
+    const az_dtype t = strcmp(argv[9], "f32") == 0   ? AZ_F32
+                       : strcmp(argv[9], "f16") == 0 ? AZ_F16
+                                                     : AZ_BF16;
+    const uint64_t seed = (uint64_t)atoll(argv[11]);
+    static const char *const linears[] = {
+        "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+        "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
+    const int64_t shape[7][2] = {{H * K, D}, {G * K, D}, {G * K, D}, {D, H * K},
+                                 {F, D},     {F, D},     {D, F}};
+    char name[200];
+    add("model.embed_tokens.weight", V, D, t, seed);
+    for (int l = 0; l < L; l++) {
+        for (int i = 0; i < 7; i++) {
+            snprintf(name, sizeof name, "model.layers.%d.%s.weight", l, linears[i]);
+            add(name, shape[i][0], shape[i][1], t, seed);
+        }
+        snprintf(name, sizeof name, "model.layers.%d.input_layernorm.weight", l);
+        add(name, 1, D, t, seed);
+        snprintf(name, sizeof name, "model.layers.%d.post_attention_layernorm.weight", l);
+        add(name, 1, D, t, seed);
+    }
+    add("model.norm.weight", 1, D, t, seed);
+    if (!tied)
+        add("lm_head.weight", V, D, t, seed);
+    az_str text = {0};
+    az_err err = az_dir_create(dir);
+    if (err == AZ_OK)
+        err = az_str_add(&text,
+                         "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\",\n"
+                         " \"hidden_size\": %lld, \"intermediate_size\": %lld, "
+                         "\"num_hidden_layers\": %d,\n"
+                         " \"num_attention_heads\": %lld, \"num_key_value_heads\": %lld, "
+                         "\"head_dim\": %lld,\n"
+                         " \"vocab_size\": %lld, \"max_position_embeddings\": 4096, "
+                         "\"rms_norm_eps\": 1e-5,\n"
+                         " \"rope_theta\": 10000.0, \"hidden_act\": \"silu\", "
+                         "\"tie_word_embeddings\": %s,\n"
+                         " \"bos_token_id\": 1, \"eos_token_id\": 2, \"torch_dtype\": "
+                         "\"bfloat16\"}\n",
+                         (long long)D, (long long)F, L, (long long)H, (long long)G, (long long)K,
+                         (long long)V, tied ? "true" : "false");
+    char *config = az_path_join(dir, "config.json"),
+         *model = az_path_join(dir, "model.safetensors");
+    if (err == AZ_OK)
+        err = az_file_write_atomic(config, text.s, text.len);
+    if (err == AZ_OK)
+        err = az_store_write(model, tensors, n);
+    if (err != AZ_OK)
+        fprintf(stderr, "%s\n", az_err_message());
+    return err;
+}
