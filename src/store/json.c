@@ -29,10 +29,13 @@ az_err az_json_parse(az_json_doc **out_doc, const char *text, size_t bytes, cons
     }
     doc->root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
     if (doc->root == NULL) {
-        err = json_error_code(&e) == json_error_out_of_memory
-                  ? az_fail(AZ_EENV, "%s: out of memory", where)
-                  : az_fail(AZ_EINPUT, "%s: not valid JSON: line %d, column %d: %s", where, e.line,
-                            e.column, e.text);
+        if (json_error_code(&e) == json_error_out_of_memory)
+            err = az_fail(AZ_EENV, "%s: out of memory", where);
+        else if (e.line == 1) /* the only line, or a line of a file of lines */
+            err = az_fail(AZ_EINPUT, "%s: not valid JSON: column %d: %s", where, e.column, e.text);
+        else
+            err = az_fail(AZ_EINPUT, "%s: not valid JSON: line %d, column %d: %s", where, e.line,
+                          e.column, e.text);
         goto out;
     }
     *out_doc = doc;
