@@ -1,7 +1,9 @@
-/* Preloaded by the tests: Debian's MPICH (ch4:ucx) polls without ever yielding, so that with more ranks than cores every message
- * costs a scheduler tick (a barrier of 8 ranks on 2 cores: 37 ms; with this 30 us). Its MPI_Finalize can hang over TCP with the
- * endpoints' last flush, which is left out. With another MPI neither function is called. */
-#define _GNU_SOURCE
+/* Preloaded by the tests: Debian's MPICH (ch4:ucx) polls without ever yielding, so that with more
+ * ranks than cores every message costs a scheduler tick (a barrier of 8 ranks on 2 cores: 37 ms;
+ * with this 30 us). Its MPI_Finalize can hang over TCP with the endpoints' last flush, which is
+ * left out. With another MPI neither function is called. */
+#include <config.h>
+
 #include <dlfcn.h>
 #include <sched.h>
 #include <stddef.h>
