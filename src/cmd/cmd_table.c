@@ -8,10 +8,16 @@
 #define DECK "DECK [section.key=value ...]"
 
 const az_cmd az_cmds[] = {
-    {"inspect", false, az_cmd_inspect, "[--json] FILE | DIR",
-     "list a safetensors file, a model directory or an adapter directory", NULL},
     {"train", true, az_cmd_train, DECK, "train an adapter",
      "model, data, lora, train, eval, output, run"},
+    {"eval", true, az_cmd_eval, "[--json] " DECK,
+     "loss and perplexity of the base model, or of base and eval.adapter, on a file",
+     "model, data, eval, run"},
+    {"generate", true, az_cmd_generate, DECK,
+     "continue generate.prompt, or the prompts of generate.file, and compare with what is expected",
+     "model, data, generate, run"},
+    {"inspect", false, az_cmd_inspect, "[--json] FILE | DIR",
+     "list a safetensors file, a model directory or an adapter directory", NULL},
     {"help", false, az_cmd_help, "[COMMAND | SECTION | KEY | keys]",
      "explain a command, a section of the deck or a key", NULL},
 };

@@ -137,13 +137,20 @@ out:
     return err;
 }
 
+/* A member that is there and not null. */
+static const az_json *member(const az_json *object, const char *key)
+{
+    const az_json *v = az_json_member(object, key);
+    return az_json_get_type(v) == AZ_JSON_NULL ? NULL : v;
+}
+
 static az_err add_line(reader *r, const char *line, size_t bytes, const char *where)
 {
     az_err err;
     az_json_doc *doc = NULL;
     const char *text, *expected;
     AZ_TRY(az_json_parse(&doc, line, bytes, where));
-    const az_json *root = az_json_root(doc), *ids = az_json_member(root, "input_ids");
+    const az_json *root = az_json_root(doc), *ids = member(root, "input_ids");
     if (az_json_get_type(root) != AZ_JSON_OBJECT) {
         err = az_fail(AZ_EINPUT, "%s: found %s, expected an object; " ALLOWED, where,
                       az_json_type_name(root));
@@ -155,7 +162,7 @@ static az_err add_line(reader *r, const char *line, size_t bytes, const char *wh
         err = fail_members(root, text != NULL ? "two prompts in one line" : "no prompt", where);
         goto out;
     }
-    if (az_json_member(root, "labels") != NULL) {
+    if (member(root, "labels") != NULL) {
         err = az_fail(AZ_EINPUT,
                       "%s: \"labels\" belong to training data, where input_ids hold the answer as "
                       "well; give the prompt alone",
