@@ -93,6 +93,8 @@ static az_err compile(az_pyregex *r)
     pcre2_compile_context_free(context);
     if (r->code != NULL)
         return AZ_OK;
+    if (code == PCRE2_ERROR_HEAP_FAILED)
+        return AZ_EENV; /* az_alloc has said so */
     if (pcre2_get_error_message(code, (PCRE2_UCHAR *)text, sizeof text) < 0)
         text[0] = '\0';
     return az_fail(AZ_EINPUT, "%s: regular expression \"%s\": %s at offset %zu", r->where,
