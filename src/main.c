@@ -11,6 +11,7 @@
 #include "cmd/cmd.h"
 #include "comm/comm.h"
 #include "kern/kern.h"
+#include "store/hdf5.h"
 
 /* The rank that a launcher gave to this process, 0 without one. Commands that are not parallel do
  * not start MPI; under a launcher only the first process does their work. */
@@ -57,6 +58,17 @@ out:
     return err;
 }
 
+static az_err say_version(void)
+{
+    const char *hdf5;
+    bool slow;
+    az_err err = az_hdf5_check(&hdf5);
+    if (err == AZ_OK)
+        az_say("adze %s (%s; HDF5 %s; %s)", PACKAGE_VERSION, az_comm_library(), hdf5,
+               az_kern_blas_describe(&slow));
+    return err;
+}
+
 /* argv[0] is the name of the command. */
 static az_err run_command(int argc, char **argv)
 {
@@ -72,8 +84,7 @@ static az_err run_command(int argc, char **argv)
         return AZ_OK;
     }
     if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) {
-        az_say("adze %s", PACKAGE_VERSION);
-        return AZ_OK;
+        return say_version();
     }
     if (cmd == NULL)
         return unknown_command(name);

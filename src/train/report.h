@@ -38,7 +38,7 @@ void az_report_fini(az_report *report);
 /* What will be done: model, adapter, ranks, batch arithmetic, memory. Collective. */
 void az_report_banner(const az_deck *deck, const az_engine *engine, const az_dataset *train,
                       const az_dataset *opt_eval, const az_schedule *schedule, int64_t total_steps,
-                      size_t activation_bytes);
+                      size_t activation_bytes, const char *hdf5);
 /* After step (0, 1, ...). Local. */
 void az_report_step(az_report *report, int64_t step, const az_step *s,
                     const az_optim_result *result, double lr);

@@ -69,14 +69,14 @@ static void say_data(const char *name, const az_dataset *set)
 
 void az_report_banner(const az_deck *deck, const az_engine *engine, const az_dataset *train,
                       const az_dataset *opt_eval, const az_schedule *schedule, int64_t total_steps,
-                      size_t activation_bytes)
+                      size_t activation_bytes, const char *hdf5)
 {
     az_comm *comm = engine->comm;
     const int n_ranks = az_comm_size(comm), threads = az_kern_set_threads(0);
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
     bool slow;
     const char *blas = az_kern_blas_describe(&slow);
-    az_say("adze " PACKAGE_VERSION ": LoRA training");
+    az_say("adze      %s: LoRA training (HDF5 %s)", PACKAGE_VERSION, hdf5);
     az_say("ranks     %d x %d thread%s (%d rank%s on this node of %ld cores), %s", n_ranks, threads,
            threads > 1 ? "s" : "", az_comm_node_size(comm), az_comm_node_size(comm) > 1 ? "s" : "",
            cores, az_comm_library());

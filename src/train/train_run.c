@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "kern/kern.h"
+#include "store/hdf5.h"
 #include "train/load.h"
 #include "train/report.h"
 #include "train/train.h"
@@ -254,7 +255,9 @@ az_err az_train_run(const az_deck *deck, az_comm *comm)
     az_err err;
     run r = {.deck = deck, .comm = comm};
     uint64_t hash = 0;
+    const char *hdf5;
     AZ_TRY(az_deck_check(deck, "train"));
+    AZ_TRY(az_comm_agree(comm, az_hdf5_check(&hdf5)));
     az_kern_set_threads((int)az_deck_int(deck, "run.threads"));
     AZ_TRY(az_engine_open(&r.engine, deck, AZ_ADAPTER_DECK, NULL, comm));
     AZ_TRY(load_data(&r));
@@ -265,7 +268,7 @@ az_err az_train_run(const az_deck *deck, az_comm *comm)
     AZ_TRY(az_comm_agree(comm, err));
     AZ_TRY(open_output(&r));
     az_report_banner(deck, &r.engine, &r.train, r.have_eval ? &r.held_out : NULL, r.schedule,
-                     r.total_steps, az_pass_get_bytes(r.pass));
+                     r.total_steps, az_pass_get_bytes(r.pass), hdf5);
     if (az_deck_bool(deck, "run.poison"))
         hash = az_shard_hash(r.engine.shard);
     AZ_TRY(loop(&r));

@@ -1,0 +1,23 @@
+/* HDF5: release at build time against release at run time. */
+#include <config.h>
+
+#include "store/hdf5.h"
+
+#include <hdf5.h>
+#include <stdio.h>
+
+az_err az_hdf5_check(const char **out_version)
+{
+    static char version[40];
+    unsigned major = 0, minor = 0, release = 0;
+    *out_version = version;
+    if (H5get_libversion(&major, &minor, &release) < 0)
+        return az_fail(AZ_EENV, "HDF5: the library does not tell its version");
+    snprintf(version, sizeof version, "%u.%u.%u", major, minor, release);
+    if (major != H5_VERS_MAJOR || minor != H5_VERS_MINOR || release != H5_VERS_RELEASE)
+        return az_fail(AZ_EENV,
+                       "HDF5: adze was built with %d.%d.%d, but the library that is loaded is %s; "
+                       "load the module it was built with, or build it again",
+                       H5_VERS_MAJOR, H5_VERS_MINOR, H5_VERS_RELEASE, version);
+    return AZ_OK;
+}
