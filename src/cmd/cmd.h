@@ -38,6 +38,7 @@ void az_cmd_say_start(az_comm *comm, const char *what);
 az_cmd_run az_cmd_train;
 az_cmd_run az_cmd_eval;
 az_cmd_run az_cmd_generate;
+az_cmd_run az_cmd_data;
 az_cmd_run az_cmd_help;
 az_cmd_run az_cmd_inspect;
 

@@ -52,6 +52,17 @@ out:
     return err;
 }
 
+az_batching az_load_batching(const az_deck *deck)
+{
+    const bool by_tokens = az_deck_has(deck, "train.micro_batch_tokens");
+    return (az_batching){
+        .batch_size = az_deck_int(deck, "train.batch_size"),
+        .micro_batch_size = by_tokens ? 0 : az_deck_int(deck, "train.micro_batch_size"),
+        .micro_batch_tokens = by_tokens ? az_deck_int(deck, "train.micro_batch_tokens") : 0,
+        .shuffle = az_deck_bool(deck, "data.shuffle"),
+        .seed = (uint64_t)az_deck_int(deck, "train.seed")};
+}
+
 double az_load_attention_cost(const az_config *config)
 {
     const double hk = (double)(config->H * config->K), gk = (double)(config->G * config->K);

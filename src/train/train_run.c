@@ -56,11 +56,10 @@ out:
 static void plan_steps(run *r)
 {
     const az_deck *d = r->deck;
-    const double per_epoch = (double)az_schedule_get_steps_per_epoch(r->schedule);
     const char *kind = az_deck_string(d, "train.lr_scheduler_type");
-    r->total_steps = az_deck_has(d, "train.max_steps")
-                         ? az_deck_int(d, "train.max_steps")
-                         : (int64_t)ceil(az_deck_real(d, "train.num_train_epochs") * per_epoch);
+    r->total_steps = az_schedule_count_steps(
+        r->schedule, az_deck_real(d, "train.num_train_epochs"),
+        az_deck_has(d, "train.max_steps") ? az_deck_int(d, "train.max_steps") : 0);
     r->eval_steps = az_deck_has(d, "eval.steps") ? az_deck_int(d, "eval.steps") : 0;
     r->lr = (az_lr){.kind = strcmp(kind, "linear") == 0   ? AZ_LR_LINEAR
                             : strcmp(kind, "cosine") == 0 ? AZ_LR_COSINE
@@ -78,13 +77,7 @@ static az_err open_schedule(run *r)
 {
     az_err err;
     const az_deck *d = r->deck;
-    const bool by_tokens = az_deck_has(d, "train.micro_batch_tokens");
-    const az_batching batching = {
-        .batch_size = az_deck_int(d, "train.batch_size"),
-        .micro_batch_size = by_tokens ? 0 : az_deck_int(d, "train.micro_batch_size"),
-        .micro_batch_tokens = by_tokens ? az_deck_int(d, "train.micro_batch_tokens") : 0,
-        .shuffle = az_deck_bool(d, "data.shuffle"),
-        .seed = (uint64_t)az_deck_int(d, "train.seed")};
+    const az_batching batching = az_load_batching(d);
     err = az_schedule_create(&r->schedule, &r->train, &batching,
                              az_load_attention_cost(&r->engine.config), az_comm_size(r->comm),
                              az_comm_rank(r->comm));
