@@ -142,13 +142,18 @@ az_err az_text_match_split(az_ids *ids, az_tokenizer *tok, const az_match_set *s
         i = stop; /* the search goes on behind the content, not behind stripped spaces */
         if (a->single_word && !is_single_word(s, n, start, stop))
             continue;
-        if (a->lstrip)
+        if (a->lstrip) {
             start = strip_left(s, start);
+            if (start < done) /* spaces that the token before has taken */
+                start = done;
+        }
         if (a->rstrip)
             stop = strip_right(s, n, stop);
         if (done < start)
             AZ_TRY(fn(ids, tok, s + done, start - done));
-        AZ_TRY(az_ids_add(ids, a->id));
+        /* A token of spaces only, all of them taken: the library drops it. */
+        if (start < stop)
+            AZ_TRY(az_ids_add(ids, a->id));
         done = stop;
     }
     if (done < n)

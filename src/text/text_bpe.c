@@ -140,58 +140,89 @@ static void merge_short(int32_t *sym, size_t *n, const az_bpe *bpe)
     *n = m;
 }
 
-/* ---- Long words: a heap of rank << 32 | position; entries whose pair has gone are passed over */
-static az_err push(az_bpe *bpe, uint64_t v)
+/* ---- Long words: a heap of rank << 32 | position; entries whose pair has gone are passed over.
+ * Four children a node: half the levels of a binary heap, and the children share a cache line. */
+static void sift_up(uint64_t *h, size_t i, uint64_t v)
 {
-    if (bpe->heap_n == bpe->heap_cap) {
-        size_t cap = bpe->heap_cap < 512 ? 1024 : 2 * bpe->heap_cap;
-        uint64_t *heap = az_realloc(bpe->heap, cap, sizeof *heap, "tokenizer");
-        if (heap == NULL)
-            return AZ_EENV;
-        bpe->heap = heap;
-        bpe->heap_cap = cap;
+    for (; i > 0 && h[(i - 1) / 4] > v; i = (i - 1) / 4)
+        h[i] = h[(i - 1) / 4];
+    h[i] = v;
+}
+
+static void sift_down(uint64_t *h, size_t n, size_t i, uint64_t v)
+{
+    for (;;) {
+        size_t c = 4 * i + 1, best = c, end = c + 4 < n ? c + 4 : n;
+        if (c >= n)
+            break;
+        for (size_t k = c + 1; k < end; k++)
+            if (h[k] < h[best])
+                best = k;
+        if (h[best] >= v)
+            break;
+        h[i] = h[best];
+        i = best;
     }
-    size_t i = bpe->heap_n++;
-    for (; i > 0 && bpe->heap[(i - 1) / 2] > v; i = (i - 1) / 2)
-        bpe->heap[i] = bpe->heap[(i - 1) / 2];
-    bpe->heap[i] = v;
+    h[i] = v;
+}
+
+static az_err reserve_heap(az_bpe *bpe, size_t n)
+{
+    if (n <= bpe->heap_cap)
+        return AZ_OK;
+    size_t cap = n + n / 2 + 512;
+    uint64_t *heap = az_realloc(bpe->heap, cap, sizeof *heap, "tokenizer");
+    if (heap == NULL)
+        return AZ_EENV;
+    bpe->heap = heap;
+    bpe->heap_cap = cap;
     return AZ_OK;
 }
 
 static uint64_t pop(az_bpe *bpe)
 {
-    uint64_t *h = bpe->heap, top = h[0], last = h[--bpe->heap_n];
-    size_t n = bpe->heap_n, i = 0;
-    for (size_t c = 1; c < n; c = 2 * i + 1) {
-        if (c + 1 < n && h[c + 1] < h[c])
-            c++;
-        if (h[c] >= last)
-            break;
-        h[i] = h[c];
-        i = c;
-    }
-    h[i] = last;
+    uint64_t top = bpe->heap[0], last = bpe->heap[--bpe->heap_n];
+    if (bpe->heap_n > 0)
+        sift_down(bpe->heap, bpe->heap_n, 0, last);
     return top;
 }
 
 static az_err push_pair(az_bpe *bpe, int32_t left, int32_t right)
 {
+    az_err err;
     const az_merge *g = find_merge(bpe, bpe->sym[left], bpe->sym[right]);
-    return g != NULL ? push(bpe, (uint64_t)g->rank << 32 | (uint32_t)left) : AZ_OK;
+    if (g == NULL)
+        return AZ_OK;
+    AZ_TRY(reserve_heap(bpe, bpe->heap_n + 1));
+    sift_up(bpe->heap, bpe->heap_n++, (uint64_t)g->rank << 32 | (uint32_t)left);
+out:
+    return err;
+}
+
+/* The list of symbols, and the heap of all its pairs. */
+static az_err fill_heap(az_bpe *bpe, int32_t n)
+{
+    az_err err;
+    AZ_TRY(reserve_heap(bpe, (size_t)n));
+    bpe->heap_n = 0;
+    for (int32_t i = 0; i < n; i++) {
+        bpe->prev[i] = i - 1;
+        bpe->next[i] = i + 1 < n ? i + 1 : -1;
+        const az_merge *g = i + 1 < n ? find_merge(bpe, bpe->sym[i], bpe->sym[i + 1]) : NULL;
+        if (g != NULL)
+            bpe->heap[bpe->heap_n++] = (uint64_t)g->rank << 32 | (uint32_t)i;
+    }
+    for (size_t i = bpe->heap_n; i-- > 0;)
+        sift_down(bpe->heap, bpe->heap_n, i, bpe->heap[i]);
+out:
+    return err;
 }
 
 static az_err merge_long(az_bpe *bpe, size_t *n)
 {
-    az_err err = AZ_OK;
+    az_err err;
     int32_t *sym = bpe->sym, *prev = bpe->prev, *next = bpe->next;
-    int32_t m = (int32_t)*n;
-    bpe->heap_n = 0;
-    for (int32_t i = 0; i < m; i++) {
-        prev[i] = i - 1;
-        next[i] = i + 1 < m ? i + 1 : -1;
-        if (i + 1 < m)
-            AZ_TRY(push_pair(bpe, i, i + 1));
-    }
+    AZ_TRY(fill_heap(bpe, (int32_t)*n));
     while (bpe->heap_n > 0) {
         uint64_t top = pop(bpe);
         int32_t i = (int32_t)(uint32_t)top, j = next[i];

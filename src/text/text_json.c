@@ -220,6 +220,32 @@ out:
     return err;
 }
 
+/* Contents as decoded, and which ids are skipped with the special ones: those whose decoded content
+ * is that of a special token in the file, as in the library. */
+static az_err fill_shown(az_tokenizer *tok)
+{
+    az_err err;
+    bool *special = NULL;
+    size_t bytes = 0;
+    AZ_TRY(AZ_NEW(special, (size_t)tok->size, "tokenizer"));
+    AZ_TRY(AZ_NEW(tok->special, (size_t)tok->size, "tokenizer"));
+    AZ_TRY(az_text_vocab_init(&tok->shown, tok->n_added));
+    for (size_t i = 0; i < tok->n_added; i++)
+        special[tok->added[i].id] = tok->added[i].special;
+    for (size_t i = 0; i < tok->n_added; i++) {
+        const az_added *a = &tok->added[i];
+        const char *content = az_text_vocab_get(&tok->added_vocab, a->id, &bytes);
+        if (a->normalized)
+            AZ_TRY(az_text_apply_norm(&content, &bytes, tok, content, bytes));
+        AZ_TRY(az_text_vocab_add(&tok->shown, content, bytes, a->id));
+        int32_t same = az_text_vocab_find(&tok->added_vocab, content, bytes);
+        tok->special[a->id] = same >= 0 && special[same];
+    }
+out:
+    az_free(special);
+    return err;
+}
+
 az_err az_text_read_added(az_tokenizer *tok, const az_json_doc *doc)
 {
     az_err err;
@@ -230,13 +256,12 @@ az_err az_text_read_added(az_tokenizer *tok, const az_json_doc *doc)
         return az_fail(AZ_EINPUT, "%s: added_tokens: found %s, expected an array",
                        az_json_where(doc), az_json_type_name(list));
     AZ_TRY(az_text_vocab_init(&tok->added_vocab, n));
-    AZ_TRY(az_text_vocab_init(&tok->shown, n));
     AZ_TRY(AZ_NEW(tok->added, n, "tokenizer"));
     for (size_t i = 0; i < n; i++)
         AZ_TRY(read_added(tok, doc, az_json_at(list, i), i));
     tok->size =
         tok->bpe.vocab.size > tok->added_vocab.size ? tok->bpe.vocab.size : tok->added_vocab.size;
-    AZ_TRY(AZ_NEW(tok->special, (size_t)tok->size, "tokenizer"));
+    AZ_TRY(fill_shown(tok));
     /* Special tokens first: of equal contents the first is found. */
     for (int pass = 0; pass < 2; pass++)
         for (size_t i = 0; i < tok->n_added; i++) {
@@ -244,13 +269,9 @@ az_err az_text_read_added(az_tokenizer *tok, const az_json_doc *doc)
             if (a->special != (pass == 0))
                 continue;
             size_t bytes = 0;
-            const char *content = az_text_vocab_get(&tok->added_vocab, a->id, &bytes);
-            if (a->normalized)
-                AZ_TRY(az_text_apply_norm(&content, &bytes, tok, content, bytes));
-            AZ_TRY(az_text_vocab_add(&tok->shown, content, bytes, a->id));
+            const char *content = az_text_vocab_get(&tok->shown, a->id, &bytes);
             AZ_TRY(az_text_match_add(a->normalized ? &tok->normalized : &tok->raw, content, bytes,
                                      (int)i));
-            tok->special[a->id] = a->special;
         }
     az_text_match_sort(&tok->raw);
     az_text_match_sort(&tok->normalized);
