@@ -19,13 +19,16 @@ struct az_regex {
     pcre2_match_context *match;
     pcre2_jit_stack *stack;
     bool jit;
+    bool failed; /* an allocation did */
     char *where;
 };
 
 static void *take(PCRE2_SIZE bytes, void *data)
 {
-    (void)data;
-    return az_alloc(bytes, 1, "tokenizer");
+    void *p = az_alloc(bytes, 1, "tokenizer");
+    if (p == NULL)
+        ((az_regex *)data)->failed = true;
+    return p;
 }
 
 static void give(void *p, void *data)
@@ -46,6 +49,8 @@ static az_err compile(az_regex *r, const char *text, size_t bytes, uint32_t opti
     pcre2_compile_context_free(context);
     if (r->code != NULL)
         return AZ_OK;
+    if (r->failed)
+        return AZ_EENV;
     char message[128];
     pcre2_get_error_message(code, (PCRE2_UCHAR *)message, sizeof message);
     return az_fail(AZ_EINPUT, "%s: regular expression: PCRE2 refuses %.*s at byte %zu: %s",
@@ -61,7 +66,7 @@ az_err az_text_regex_create(az_regex **out_regex, const char *pattern, size_t by
     *out_regex = NULL;
     AZ_TRY(AZ_NEW(r, 1, "tokenizer"));
     r->where = az_strdup(where, "tokenizer");
-    r->general = pcre2_general_context_create(take, give, NULL);
+    r->general = pcre2_general_context_create(take, give, r);
     if (r->where == NULL || r->general == NULL) {
         err = AZ_EENV;
         goto out;
@@ -82,11 +87,14 @@ az_err az_text_regex_create(az_regex **out_regex, const char *pattern, size_t by
     pcre2_set_match_limit(r->match, MATCH_LIMIT);
     /* Without leave to make executable memory the interpreter does the same, only slower. */
     r->jit = pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE) == 0;
-    if (r->jit) {
+    if (r->jit)
         r->stack = pcre2_jit_stack_create(JIT_STACK_MIN, JIT_STACK_MAX, r->general);
-        if (r->stack != NULL)
-            pcre2_jit_stack_assign(r->match, NULL, r->stack);
+    if (r->failed) {
+        err = AZ_EENV;
+        goto out;
     }
+    if (r->stack != NULL)
+        pcre2_jit_stack_assign(r->match, NULL, r->stack);
     *out_regex = r;
     r = NULL;
 out:
