@@ -15,11 +15,42 @@ static json_t *val(const az_json *v)
     return (json_t *)(uintptr_t)v;
 }
 
+/* A copy of the text in which integers beyond 64 bits are written as reals ("e0" appended):
+ * tokenizer_config.json files say "no limit" by model_max_length = 1e30 written out. */
+static az_err widen_integers(az_str *out, const char *text, size_t bytes)
+{
+    az_err err = AZ_OK;
+    bool in_string = false;
+    for (size_t i = 0; i < bytes;) {
+        size_t n = 0;
+        while (!in_string && i + n < bytes && text[i + n] >= '0' && text[i + n] <= '9')
+            n++;
+        char after = i + n < bytes ? text[i + n] : '\0';
+        bool digits = n > 0;
+        if (!digits && in_string && text[i] == '\\' && i + 1 < bytes)
+            n = 2;
+        else if (!digits)
+            n = 1;
+        if (!digits && text[i] == '"')
+            in_string = !in_string;
+        AZ_TRY(az_str_add_bytes(out, text + i, n));
+        /* Digits behind a point or an exponent belong to a real. */
+        char before = i > 0 ? text[i - 1] : '\0';
+        if (digits && n >= 19 && after != '.' && after != 'e' && after != 'E' && before != '.' &&
+            before != 'e' && before != 'E' && before != '+')
+            AZ_TRY(az_str_add(out, "e0"));
+        i += n;
+    }
+out:
+    return err;
+}
+
 az_err az_json_parse(az_json_doc **out_doc, const char *text, size_t bytes, const char *where)
 {
     az_err err;
     az_json_doc *doc = NULL;
     json_error_t e;
+    az_str wide = {0};
     *out_doc = NULL;
     AZ_TRY(AZ_NEW(doc, 1, "JSON"));
     doc->where = az_strdup(where, "JSON");
@@ -28,6 +59,10 @@ az_err az_json_parse(az_json_doc **out_doc, const char *text, size_t bytes, cons
         goto out;
     }
     doc->root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
+    if (doc->root == NULL && json_error_code(&e) == json_error_numeric_overflow) {
+        AZ_TRY(widen_integers(&wide, text, bytes));
+        doc->root = json_loadb(wide.s, wide.len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
+    }
     if (doc->root == NULL) {
         if (json_error_code(&e) == json_error_out_of_memory)
             err = az_fail(AZ_EENV, "%s: out of memory", where);
@@ -41,6 +76,7 @@ az_err az_json_parse(az_json_doc **out_doc, const char *text, size_t bytes, cons
     *out_doc = doc;
     doc = NULL;
 out:
+    az_str_fini(&wide);
     az_json_close(doc);
     return err;
 }

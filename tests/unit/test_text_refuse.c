@@ -221,6 +221,14 @@ static void directories(void **state)
     assert_int_equal(az_text_get_id(tok, "abc"), 5);
     assert_int_equal(az_text_get_id(tok, "x"), -1);
     az_text_close(tok);
+    /* A real file's way to say that there is no limit; digits in strings stay. */
+    put_text(config,
+             "{\"model_max_length\":1000000000000000019884624838656,\"x\":[-1.5e3,\"\\\"\\\\\","
+             "\"12345678901234567890123\",0.1234567890123456789012,12345678901234567890e1],"
+             "\"eos_token\":\"ab\"}");
+    tok = open_dir(dir);
+    assert_int_equal(az_text_get_eos(tok), 4);
+    az_text_close(tok);
     put_text(config, "{\"eos_token\":null}");
     tok = open_dir(dir);
     assert_int_equal(az_text_get_eos(tok), -1);

@@ -191,24 +191,16 @@ static void digits_and_spaces(void **state)
 static void added_tokens(void **state)
 {
     (void)state;
-    parts p = {
-        .pre = PLAIN,
-        .model = PAIRS,
-        .added =
-            ADDED(11, "<x>", ",\"normalized\":false") "," ADDED(12, "<x>-", ",\"normalized\":false") "," ADDED(
-                13, "<l>",
-                ",\"lstrip\":true") "," ADDED(14, "<r>",
-                                              ",\"rstrip\":true") "," ADDED(15, "<w>",
-                                                                            ",\"single_word\":"
-                                                                            "true") "," ADDED(16,
-                                                                                              "\\"
-                                                                                              "n",
-                                                                                              ",\""
-                                                                                              "lst"
-                                                                                              "rip"
-                                                                                              "\":"
-                                                                                              "tru"
-                                                                                              "e")};
+    /* clang-format off */
+    static const char tokens[] =
+        ADDED(11, "<x>", ",\"normalized\":false") ","
+        ADDED(12, "<x>-", ",\"normalized\":false") ","
+        ADDED(13, "<l>", ",\"lstrip\":true") ","
+        ADDED(14, "<r>", ",\"rstrip\":true") ","
+        ADDED(15, "<w>", ",\"single_word\":true") ","
+        ADDED(16, "\\n", ",\"lstrip\":true");
+    /* clang-format on */
+    parts p = {.pre = PLAIN, .model = PAIRS, .added = tokens};
     expect_ids(p, "a<x>--a", "0 12 4"); /* the longest at a place */
     expect_ids(p, "<<x>", "11");        /* what the vocabulary lacks vanishes */
     expect_ids(p, "a  <l>  a", "0 13 6 6 0");
