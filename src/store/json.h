@@ -2,8 +2,8 @@
  *
  * A value remembers nothing of its document: keep the document open while its values are used.
  * Accessors that fail name the document and the member, what was found and what was expected.
- * Duplicate keys and invalid UTF-8 are refused when a document is read. An integer beyond 64 bits is
- * read as a real. */
+ * Duplicate keys and invalid UTF-8 are refused when a document is read. An integer beyond 64 bits
+ * is read as a real. */
 #ifndef AZ_STORE_JSON_H
 #define AZ_STORE_JSON_H
 
