@@ -11,7 +11,7 @@
 
 enum { FILES = 3 };
 
-static char dir[64], names[FILES][80];
+static char dir[64], names[FILES][120];
 static const char *files[FILES];
 static az_tokenizer tokenizer;
 
