@@ -321,9 +321,11 @@ const az_key az_keys[] = {
      .type = AZ_TYPE_INT,
      .ilo = 1,
      .ihi = INT32_MAX,
-     .absent = "only at the end",
+     .absent = "only before the first and after the last step",
      .unit = "steps",
-     .text = "Evaluate every so many steps of training, and at the end.",
+     .text =
+         "Evaluate every so many steps of training, besides before the first step and after the "
+         "last.",
      .resume = true},
     {.name = "eval.micro_batch_tokens",
      .also = "per_device_eval_batch_size",

@@ -136,11 +136,14 @@ void az_report_summary(az_report *r, const az_engine *engine, const az_pass *pas
            100 * r->idle_s / fmax(r->last - r->begin, 1e-9));
     az_say("gathers   %s of %s received by each rank", az_format_count(shard.gathers),
            az_format_bytes((double)shard.gathered_bytes));
-    az_say("peak      %s a rank, by category (this rank):", az_format_bytes(peak));
+    az_say("peak      %s a rank; this rank's by category:", az_format_bytes(peak));
     const char *label;
-    size_t bytes, most;
+    size_t bytes, most, small = 0;
     for (int i = 0; az_mem_get_label(i, &label, &bytes, &most); i++)
-        if (most >= 4096)
+        if ((double)most >= 0.01 * peak)
             az_say("          %-18s %s", label, az_format_bytes((double)most));
+        else
+            small += most;
+    az_say("          %-18s %s", "smaller ones", az_format_bytes((double)small));
     az_say("allocated %lld times in the step loop after the first step", (long long)r->allocations);
 }
