@@ -7,32 +7,132 @@
 
 #include "kern/kern_priv.h"
 
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#define HAVE_VECTORS 1
+#endif
+
 /* Counters whose words are made at a time. */
 #define COUNTERS 128
 
-/* Philox4x32-10 of base/rng.c for counters (a0 + j, b, c, d), written so that the loop over j
- * becomes vector code. words [4 n]. */
-AZ_HOT static void fill_words(uint32_t *restrict words, uint64_t seed, uint32_t a0, uint32_t b,
-                              uint32_t c, uint32_t d, int64_t n)
+/* A run of counters (a0 + j, b, c, d) of base/rng.c's Philox4x32-10. */
+typedef struct {
+    uint64_t seed;
+    uint32_t a0, b, c, d;
+} counters;
+
+/* Weyl sequences of the two halves of the key, multipliers of the two pairs of words. */
+#define KEY0 0x9E3779B9u
+#define KEY1 0xBB67AE85u
+#define MUL0 0xD2511F53u
+#define MUL2 0xCD9E8D57u
+
+/* words[4 j ..]: the four words of counter j < n. Any CPU. */
+static void fill_words_plain(uint32_t *words, counters o, int64_t n)
 {
-    for (int64_t j = 0; j < n; j++) {
-        uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-        uint32_t x0 = a0 + (uint32_t)j, x1 = b, x2 = c, x3 = d;
-        for (int round = 0; round < 10; round++) {
-            uint64_t p = (uint64_t)0xD2511F53u * x0, q = (uint64_t)0xCD9E8D57u * x2;
-            uint32_t y0 = (uint32_t)(q >> 32) ^ x1 ^ k0, y2 = (uint32_t)(p >> 32) ^ x3 ^ k1;
-            x1 = (uint32_t)q;
-            x3 = (uint32_t)p;
-            x0 = y0;
-            x2 = y2;
-            k0 += 0x9E3779B9u;
-            k1 += 0xBB67AE85u;
+    for (int64_t j = 0; j < n; j++)
+        az_philox(words + 4 * j, o.seed, o.a0 + (uint32_t)j, o.b, o.c, o.d);
+}
+
+#ifdef HAVE_VECTORS
+
+/* One counter in each 64-bit lane, a word in the lane's lower half; the product of lower halves is
+ * one instruction, and what a round leaves in the upper halves is never read. Compilers do not find
+ * this form, and the mask is otherwise as dear as the products that it precedes. Even lanes hold
+ * the first half of the counters, so that pairing the words leaves them in order. Several groups
+ * run side by side to hide the latency of the multiplications. */
+#define GROUPS 4
+
+__attribute__((target("avx512f"))) static void fill_words_avx512(uint32_t *words, counters o,
+                                                                 int64_t n)
+{
+    const __m512i m0 = _mm512_set1_epi64(MUL0), m2 = _mm512_set1_epi64(MUL2),
+                  low = _mm512_set1_epi64(0xffffffff),
+                  lanes = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+    for (int64_t j = 0; j < n; j += 8 * GROUPS) {
+        __m512i x0[GROUPS], x1[GROUPS], x2[GROUPS], x3[GROUPS];
+        uint32_t k0 = (uint32_t)o.seed, k1 = (uint32_t)(o.seed >> 32);
+        for (int i = 0; i < GROUPS; i++) {
+            x0[i] =
+                _mm512_add_epi64(lanes, _mm512_set1_epi64(o.a0 + (uint32_t)j + 8u * (unsigned)i));
+            x1[i] = _mm512_set1_epi64(o.b);
+            x2[i] = _mm512_set1_epi64(o.c);
+            x3[i] = _mm512_set1_epi64(o.d);
         }
-        words[4 * j] = x0;
-        words[4 * j + 1] = x1;
-        words[4 * j + 2] = x2;
-        words[4 * j + 3] = x3;
+        for (int round = 0; round < 10; round++, k0 += KEY0, k1 += KEY1)
+            for (int i = 0; i < GROUPS; i++) {
+                __m512i p = _mm512_mul_epu32(x0[i], m0), q = _mm512_mul_epu32(x2[i], m2);
+                x0[i] = _mm512_xor_si512(_mm512_xor_si512(_mm512_srli_epi64(q, 32), x1[i]),
+                                         _mm512_set1_epi64(k0));
+                x2[i] = _mm512_xor_si512(_mm512_xor_si512(_mm512_srli_epi64(p, 32), x3[i]),
+                                         _mm512_set1_epi64(k1));
+                x1[i] = q;
+                x3[i] = p;
+            }
+        for (int i = 0; i < GROUPS; i++) {
+            __m512i first =
+                        _mm512_or_si512(_mm512_and_si512(x0[i], low), _mm512_slli_epi64(x1[i], 32)),
+                    second =
+                        _mm512_or_si512(_mm512_and_si512(x2[i], low), _mm512_slli_epi64(x3[i], 32));
+            uint32_t *to = words + 4 * (j + 8 * i);
+            _mm512_storeu_si512(to, _mm512_unpacklo_epi64(first, second));
+            _mm512_storeu_si512(to + 16, _mm512_unpackhi_epi64(first, second));
+        }
     }
+}
+
+__attribute__((target("avx2"))) static void fill_words_avx2(uint32_t *words, counters o, int64_t n)
+{
+    const __m256i m0 = _mm256_set1_epi64x(MUL0), m2 = _mm256_set1_epi64x(MUL2),
+                  low = _mm256_set1_epi64x(0xffffffff), lanes = _mm256_setr_epi64x(0, 2, 1, 3);
+    for (int64_t j = 0; j < n; j += 4 * GROUPS) {
+        __m256i x0[GROUPS], x1[GROUPS], x2[GROUPS], x3[GROUPS];
+        uint32_t k0 = (uint32_t)o.seed, k1 = (uint32_t)(o.seed >> 32);
+        for (int i = 0; i < GROUPS; i++) {
+            x0[i] =
+                _mm256_add_epi64(lanes, _mm256_set1_epi64x(o.a0 + (uint32_t)j + 4u * (unsigned)i));
+            x1[i] = _mm256_set1_epi64x(o.b);
+            x2[i] = _mm256_set1_epi64x(o.c);
+            x3[i] = _mm256_set1_epi64x(o.d);
+        }
+        for (int round = 0; round < 10; round++, k0 += KEY0, k1 += KEY1)
+            for (int i = 0; i < GROUPS; i++) {
+                __m256i p = _mm256_mul_epu32(x0[i], m0), q = _mm256_mul_epu32(x2[i], m2);
+                x0[i] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(q, 32), x1[i]),
+                                         _mm256_set1_epi64x(k0));
+                x2[i] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p, 32), x3[i]),
+                                         _mm256_set1_epi64x(k1));
+                x1[i] = q;
+                x3[i] = p;
+            }
+        for (int i = 0; i < GROUPS; i++) {
+            __m256i first =
+                        _mm256_or_si256(_mm256_and_si256(x0[i], low), _mm256_slli_epi64(x1[i], 32)),
+                    second =
+                        _mm256_or_si256(_mm256_and_si256(x2[i], low), _mm256_slli_epi64(x3[i], 32));
+            uint32_t *to = words + 4 * (j + 4 * i);
+            _mm256_storeu_si256((void *)to, _mm256_unpacklo_epi64(first, second));
+            _mm256_storeu_si256((void *)(to + 8), _mm256_unpackhi_epi64(first, second));
+        }
+    }
+}
+
+#endif
+
+/* n counters, rounded up to whole groups: words holds 4 * COUNTERS. */
+static void fill_words(uint32_t *words, counters o, int64_t n)
+{
+#ifdef HAVE_VECTORS
+    if (__builtin_cpu_supports("avx512f")) {
+        fill_words_avx512(words, o, n);
+        return;
+    }
+    if (__builtin_cpu_supports("avx2")) {
+        fill_words_avx2(words, o, n);
+        return;
+    }
+#endif
+    fill_words_plain(words, o, n);
 }
 
 AZ_HOT static void mask(float *y, const float *x, const uint32_t *restrict words,
@@ -70,7 +170,7 @@ void az_kern_dropout(float *y, const float *x, bool accumulate, double p, uint64
     for (int64_t n = 0; n < N; n++) {
         uint32_t words[4 * COUNTERS], a = (uint32_t)pos[n] * (uint32_t)per_row;
         for (int64_t j = 0; j < per_row; j += COUNTERS) {
-            fill_words(words, seed, a + (uint32_t)j, sample[n], step, word,
+            fill_words(words, (counters){seed, a + (uint32_t)j, sample[n], step, word},
                        az_min_i64(COUNTERS, per_row - j));
             mask(y + n * D + 4 * j, x + n * D + 4 * j, words, threshold, scale, accumulate,
                  az_min_i64(4 * COUNTERS, D - 4 * j));
