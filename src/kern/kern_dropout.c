@@ -119,19 +119,21 @@ __attribute__((target("avx2"))) static void fill_words_avx2(uint32_t *words, cou
 
 #endif
 
-/* n counters, rounded up to whole groups: words holds 4 * COUNTERS. */
-static void fill_words(uint32_t *words, counters o, int64_t n)
+void az_kern_fill_words(uint32_t *words, uint64_t seed, uint32_t a0, uint32_t b, uint32_t c,
+                        uint32_t d, int64_t n, int widest)
 {
+    counters o = {seed, a0, b, c, d};
 #ifdef HAVE_VECTORS
-    if (__builtin_cpu_supports("avx512f")) {
+    if (widest >= 512 && __builtin_cpu_supports("avx512f")) {
         fill_words_avx512(words, o, n);
         return;
     }
-    if (__builtin_cpu_supports("avx2")) {
+    if (widest >= 256 && __builtin_cpu_supports("avx2")) {
         fill_words_avx2(words, o, n);
         return;
     }
 #endif
+    (void)widest;
     fill_words_plain(words, o, n);
 }
 
@@ -170,8 +172,8 @@ void az_kern_dropout(float *y, const float *x, bool accumulate, double p, uint64
     for (int64_t n = 0; n < N; n++) {
         uint32_t words[4 * COUNTERS], a = (uint32_t)pos[n] * (uint32_t)per_row;
         for (int64_t j = 0; j < per_row; j += COUNTERS) {
-            fill_words(words, (counters){seed, a + (uint32_t)j, sample[n], step, word},
-                       az_min_i64(COUNTERS, per_row - j));
+            az_kern_fill_words(words, seed, a + (uint32_t)j, sample[n], step, word,
+                               az_min_i64(COUNTERS, per_row - j), 512);
             mask(y + n * D + 4 * j, x + n * D + 4 * j, words, threshold, scale, accumulate,
                  az_min_i64(4 * COUNTERS, D - 4 * j));
         }

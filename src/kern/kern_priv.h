@@ -66,6 +66,11 @@ float az_kern_largest(const float *x, int64_t n);
 void az_kern_gemm_limited(bool trans_a, bool trans_b, int64_t M, int64_t N, int64_t K, float alpha,
                           const float *A, int64_t lda, const float *B, int64_t ldb, float beta,
                           float *C, int64_t ldc, int64_t limit);
+/* words[4 j ...]: what az_philox gives for the counter (a0 + j, b, c, d), j < n, with vectors of at
+ * most widest bits (0, 256, 512). Whole groups are written: room for n rounded up to 32 counters.
+ */
+void az_kern_fill_words(uint32_t *words, uint64_t seed, uint32_t a0, uint32_t b, uint32_t c,
+                        uint32_t d, int64_t n, int widest);
 /* The address of element i of a view. */
 static inline const void *az_view_at(az_view v, int64_t i)
 {

@@ -1,6 +1,7 @@
 /* Dropout: against plain loops, its statistics, what its mask depends on and what not. */
 #include <config.h>
 
+#include "kern/kern_priv.h"
 #include "kern_test.h"
 
 static void fill_rows(uint32_t *sample, int32_t *pos, int64_t N)
@@ -78,6 +79,22 @@ static void test_rate(void **state)
     az_free(y);
     az_free(sample);
     az_free(pos);
+}
+
+/* The words are base's Philox on every kind of CPU, also where the counter wraps. */
+static void test_words(void **state)
+{
+    (void)state;
+    enum { N = 100 };
+    uint32_t words[4 * 128], want[4];
+    for (int widest = 0; widest <= 512; widest += 256)
+        for (uint32_t a0 = 7; a0 > 0; a0 = a0 == 7 ? 0xffffffe0u : 0) {
+            az_kern_fill_words(words, 0xfedcba9876543210u, a0, 5, 0xfffffff0u, 9, N, widest);
+            for (uint32_t j = 0; j < N; j++) {
+                az_philox(want, 0xfedcba9876543210u, a0 + j, 5, 0xfffffff0u, 9);
+                assert_memory_equal(words + 4 * j, want, sizeof want);
+            }
+        }
 }
 
 /* A row's mask is the same in another batch, at another place and by itself; it differs for another
@@ -188,9 +205,10 @@ static void test_difference(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dropout),    cmocka_unit_test(test_rate),
-        cmocka_unit_test(test_dependence), cmocka_unit_test(test_off),
-        cmocka_unit_test(test_nan),        cmocka_unit_test(test_difference),
+        cmocka_unit_test(test_dropout),    cmocka_unit_test(test_words),
+        cmocka_unit_test(test_rate),       cmocka_unit_test(test_dependence),
+        cmocka_unit_test(test_off),        cmocka_unit_test(test_nan),
+        cmocka_unit_test(test_difference),
     };
     return cmocka_run_group_tests(tests, NULL, no_blocks_left);
 }
