@@ -13,7 +13,7 @@ fresh() {
     printf 'void *az_alloc(int n);\n#define AZ_TRY(x) x\nstatic void count(void);\n' >"$dir/t/src/base/mem.c"
     printf '    {.name = "lora.r"},\n    {.name = "data.files"},\n' >"$dir/t/src/deck/deck_table.c"
     cat >"$dir/t/README.md" <<'X'
-`az_alloc`, `AZ_TRY(az_alloc())`, the family `az_al*`, `src/base/mem.c`, tests/unit, `src/base/mem.c:count`, `src/*/mem.c`.
+`az_alloc`, `AZ_TRY(az_alloc())`, the family `az_al*`, `src/base/mem.c`, tests/unit, `src/base/mem.c:count`, `src/*/mem.c`, src/base/mem.
 `lora.r`, `lora.r=16`, lora.r=16, `data.jsonl`, build/src/none.c, `model.layers.0`, az_<module>.
 X
 }
