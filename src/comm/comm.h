@@ -10,16 +10,15 @@
 
 typedef struct az_comm az_comm;
 
-/* Start MPI (once a process) and take the world. Refuses N singletons under SLURM_NTASKS > 1: each
- * would believe itself alone. Collective over all processes. */
+/* Start MPI (once a process) and take the world. Refuses N singletons under SLURM_NTASKS > 1 (each
+ * would believe itself alone) and an MPI that does not allow threads beside it. Collective over all
+ * processes. */
 az_err az_comm_init(az_comm **out_comm, int *argc, char ***argv);
 /* A communicator of this process alone, for tests and commands that are not parallel; needs no MPI.
  */
 az_err az_comm_create_self(az_comm **out_comm);
 /* Ends MPI if it was started here. Collective. */
 void az_comm_fini(az_comm *opt_comm);
-/* End all ranks now, with this exit code. */
-void az_comm_abort(az_comm *opt_comm, int code) __attribute__((noreturn));
 
 int az_comm_rank(const az_comm *comm);
 int az_comm_size(const az_comm *comm);

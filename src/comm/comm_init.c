@@ -44,32 +44,73 @@ static size_t message_limit(void)
     return v >= 8 && (size_t)v < LIMIT ? (size_t)v / 8 * 8 : LIMIT;
 }
 
+/* What a communicator holds. Collective. */
+static void release(az_comm *comm)
+{
+    az_free(comm->counts);
+    az_free(comm->offsets);
+    if (comm->alone)
+        return;
+    MPI_Comm_free(&comm->node);
+    MPI_Comm_free(&comm->world);
+    if (comm->started_mpi)
+        MPI_Finalize();
+}
+
+/* OpenMP's threads are there while the first one calls MPI. */
+static az_err check_threads(void)
+{
+    int level;
+    MPI_Query_thread(&level);
+    if (level >= MPI_THREAD_FUNNELED)
+        return AZ_OK;
+    return az_fail(AZ_EENV,
+                   "this MPI (%s) does not work beside threads: MPI_THREAD_FUNNELED is "
+                   "needed",
+                   az_comm_library());
+}
+
+/* What may fail on this rank alone. */
+static az_err prepare(az_comm *comm)
+{
+    az_err err;
+    AZ_TRY(AZ_NEW(comm->counts, (size_t)comm->size, "communication"));
+    AZ_TRY(AZ_NEW(comm->offsets, (size_t)comm->size, "communication"));
+    AZ_TRY(check_threads());
+    AZ_TRY(check_singleton(comm));
+out:
+    return err;
+}
+
 az_err az_comm_init(az_comm **out_comm, int *argc, char ***argv)
 {
     az_err err;
-    az_comm *comm = NULL;
+    az_comm world = {0};
     int ready, level;
     *out_comm = NULL;
     MPI_Initialized(&ready);
     if (!ready)
         MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &level);
-    AZ_TRY(AZ_NEW(comm, 1, "communication"));
-    comm->started_mpi = !ready;
-    MPI_Comm_dup(MPI_COMM_WORLD, &comm->world);
-    MPI_Comm_rank(comm->world, &comm->rank);
-    MPI_Comm_size(comm->world, &comm->size);
-    MPI_Comm_split_type(comm->world, MPI_COMM_TYPE_SHARED, comm->rank, MPI_INFO_NULL, &comm->node);
-    MPI_Comm_rank(comm->node, &comm->node_rank);
-    MPI_Comm_size(comm->node, &comm->node_size);
-    comm->limit = message_limit();
-    az_log_set_speaker(comm->rank == 0);
-    AZ_TRY(AZ_NEW(comm->counts, (size_t)comm->size, "communication"));
-    AZ_TRY(AZ_NEW(comm->offsets, (size_t)comm->size, "communication"));
-    AZ_TRY(check_singleton(comm));
-    *out_comm = comm;
-    comm = NULL;
-out:
-    az_comm_fini(comm);
+    world.started_mpi = !ready;
+    MPI_Comm_dup(MPI_COMM_WORLD, &world.world);
+    MPI_Comm_rank(world.world, &world.rank);
+    MPI_Comm_size(world.world, &world.size);
+    MPI_Comm_split_type(world.world, MPI_COMM_TYPE_SHARED, world.rank, MPI_INFO_NULL, &world.node);
+    MPI_Comm_rank(world.node, &world.node_rank);
+    MPI_Comm_size(world.node, &world.node_size);
+    world.limit = message_limit();
+    az_log_set_speaker(world.rank == 0);
+    err = prepare(&world);
+    if (err == AZ_OK)
+        err = AZ_NEW(*out_comm, 1, "communication");
+    err = az_comm_agree(&world, err);
+    if (err == AZ_OK) {
+        **out_comm = world;
+    } else {
+        az_free(*out_comm);
+        *out_comm = NULL;
+        release(&world);
+    }
     return err;
 }
 
@@ -84,24 +125,9 @@ out:
 
 void az_comm_fini(az_comm *opt_comm)
 {
-    if (opt_comm == NULL)
-        return;
-    if (!opt_comm->alone) {
-        MPI_Comm_free(&opt_comm->node);
-        MPI_Comm_free(&opt_comm->world);
-        if (opt_comm->started_mpi)
-            MPI_Finalize();
-    }
-    az_free(opt_comm->counts);
-    az_free(opt_comm->offsets);
+    if (opt_comm != NULL)
+        release(opt_comm);
     az_free(opt_comm);
-}
-
-void az_comm_abort(az_comm *opt_comm, int code)
-{
-    if (opt_comm != NULL && !opt_comm->alone)
-        MPI_Abort(opt_comm->world, code);
-    _Exit(code);
 }
 
 int az_comm_rank(const az_comm *comm)

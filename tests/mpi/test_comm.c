@@ -96,6 +96,23 @@ static void test_agree(az_comm *comm)
     }
 }
 
+/* No memory on one rank is a failure on all, and nothing is left. */
+static void test_init_fails(const az_comm *keep)
+{
+    int last = az_comm_size(keep) - 1;
+    size_t blocks = az_mem_get_total().blocks;
+    for (int n = 0; n < 3; n++) {
+        az_comm *comm;
+        if (az_comm_rank(keep) == last)
+            az_mem_set_fault(n);
+        CHECK(az_comm_init(&comm, NULL, NULL) == AZ_EENV && comm == NULL);
+        CHECK(strncmp(az_err_message(), "out of memory: ", 15) == 0);
+        CHECK(az_mem_get_total().blocks == blocks);
+        az_mem_set_fault(-1);
+        az_err_clear();
+    }
+}
+
 static void run(void)
 {
     az_comm *comm;
@@ -117,6 +134,7 @@ int main(void)
     az_comm *self, *keep;
     CHECK(az_comm_init(&keep, NULL, NULL) == AZ_OK); /* starts MPI; the others do not */
     run();
+    test_init_fails(keep);
     setenv("ADZE_COMM_LIMIT", "1000", 1);
     run();
     CHECK(az_comm_create_self(&self) == AZ_OK);
