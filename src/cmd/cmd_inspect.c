@@ -10,18 +10,12 @@
 #include "cmd/cmd.h"
 #include "cmd/inspect.h"
 
-int64_t az_inspect_count_elements(const az_tensor *tensor)
+static int64_t count_elements(const az_tensor *tensor)
 {
     int64_t n = 1;
     for (int i = 0; i < tensor->n_dims; i++)
         n *= tensor->shape[i];
     return n;
-}
-
-const char *az_inspect_rope_name(const az_config *config)
-{
-    static const char *const names[] = {"default", "linear", "llama3"};
-    return names[config->rope];
 }
 
 /* Runs of digits are compared as numbers. */
@@ -84,7 +78,7 @@ static az_err sum_up(az_inspection *found)
         if (k == found->n_totals)
             found->totals[found->n_totals++] = (az_dtype_total){.dtype_name = t->dtype_name};
         total->n_tensors++;
-        total->elements += az_inspect_count_elements(t);
+        total->elements += count_elements(t);
         total->bytes += t->bytes;
     }
     if (n > 1)

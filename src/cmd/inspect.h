@@ -29,8 +29,6 @@ typedef struct {
     az_str note; /* why adze cannot use it, if it cannot */
 } az_inspection;
 
-int64_t az_inspect_count_elements(const az_tensor *tensor);
-const char *az_inspect_rope_name(const az_config *config);
 az_err az_inspect_add_text(az_str *out, const az_inspection *found);
 az_err az_inspect_add_json(az_str *out, const az_inspection *found);
 

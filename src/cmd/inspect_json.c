@@ -66,7 +66,7 @@ static az_err add_config(az_str *out, const az_config *c)
                       "\"rope_type\": \"%s\", \"rope_theta\": %.17g, "
                       "\"tie_word_embeddings\": %s, \"attention_bias\": %s, \"mlp_bias\": %s, "
                       "\"eos_token_id\": [",
-                      (long long)c->max_position, c->norm_eps, az_inspect_rope_name(c),
+                      (long long)c->max_position, c->norm_eps, az_config_rope_name(c),
                       c->rope_theta, bool_text(c->tied), bool_text(c->attention_bias),
                       bool_text(c->mlp_bias)));
     for (int i = 0; i < c->n_eos; i++)

@@ -100,7 +100,7 @@ static az_err add_config(az_str *out, const az_config *c)
                       (long long)c->L, (long long)c->D, c->H, c->G, (long long)c->K,
                       (long long)c->F, (long long)c->V));
     AZ_TRY(az_str_add(out, "positions  %lld, rope %s, theta %g", (long long)c->max_position,
-                      az_inspect_rope_name(c), c->rope_theta));
+                      az_config_rope_name(c), c->rope_theta));
     if (c->rope != AZ_ROPE_DEFAULT)
         AZ_TRY(az_str_add(out, ", factor %g", c->rope_factor));
     if (c->rope == AZ_ROPE_LLAMA3)

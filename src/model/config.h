@@ -76,6 +76,8 @@ az_err az_config_list_linears(az_linear **out_linears, int *out_n, const az_conf
 const char *az_config_default_targets(const az_config *config);
 /* Parameters of the base. */
 int64_t az_config_count(const az_config *config);
+/* "default", "linear", "llama3", as config.json spells them. */
+const char *az_config_rope_name(const az_config *config);
 /* Table of rotary angles [P, K]: cos of K/2 angles, then sin, for positions 0 .. P-1; frequencies
  * in f32 as transformers computes them. */
 void az_config_fill_rope(float *table, const az_config *config, int64_t P);

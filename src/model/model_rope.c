@@ -7,6 +7,12 @@
 
 #include "model/config.h"
 
+const char *az_config_rope_name(const az_config *config)
+{
+    static const char *const names[] = {"default", "linear", "llama3"};
+    return names[config->rope];
+}
+
 /* f_j = theta^(-2j/K), as 1 / theta^(2j/K) */
 static float base_frequency(const az_config *c, int64_t j)
 {

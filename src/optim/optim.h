@@ -49,10 +49,6 @@ az_optim_result az_optim_step(az_optim *optim, float *flat, double lr);
 bool az_optim_has_gradient(const az_optim *optim, int64_t off, int64_t n);
 /* This rank's sums of the step so far, [n] in units of AZ_FIXED_UNIT (kern.h); for tests. */
 const int64_t *az_optim_get_sums(const az_optim *optim);
-/* Updates made so far. */
-int64_t az_optim_get_updates(const az_optim *optim);
-/* Elements this rank owns. */
-void az_optim_get_slice(const az_optim *optim, int64_t *out_first, int64_t *out_n);
 
 /* Schedule of the learning rate, as transformers' get_*_schedule: linear warm-up from 0 over warmup
  * steps, then constant, linear or cosine decay from peak to floor at total steps. step counts from

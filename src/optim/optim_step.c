@@ -168,14 +168,3 @@ const int64_t *az_optim_get_sums(const az_optim *optim)
 {
     return optim->sum;
 }
-
-int64_t az_optim_get_updates(const az_optim *optim)
-{
-    return optim->updates;
-}
-
-void az_optim_get_slice(const az_optim *optim, int64_t *out_first, int64_t *out_n)
-{
-    *out_first = optim->first;
-    *out_n = optim->n_own;
-}

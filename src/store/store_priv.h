@@ -4,9 +4,6 @@
 
 #include "store/safetensors.h"
 
-/* Largest header that the reference reader takes. */
-#define AZ_ST_MAX_HEADER 100000000
-
 /* Add the tensors of one file to the set, whose files[file] is its path. What is wrong with the
  * file is noted in faults, each line after prefix; it may then have added some of its tensors. */
 az_err az_store_add_file(az_tensor_set *set, int file, const char *prefix, az_faults *faults);
@@ -14,8 +11,5 @@ az_err az_store_add_file(az_tensor_set *set, int file, const char *prefix, az_fa
 az_err az_store_add_path(az_tensor_set *set, int *out_file, const char *path);
 /* Put the tensors in the order of az_store_find. */
 void az_store_sort(az_tensor_set *set);
-/* If the first bytes of a file are those of something else than safetensors: what it is, else
- * NULL. n bytes, at most the first 256, are at head. */
-const char *az_store_guess_kind(const char *head, size_t n);
 
 #endif

@@ -14,6 +14,9 @@
 #include "store/json.h"
 #include "store/store_priv.h"
 
+/* Largest header that the reference reader takes. */
+#define MAX_HEADER 100000000
+
 typedef struct {
     az_tensor_set *set;
     az_faults *faults;
@@ -300,7 +303,8 @@ out:
 }
 
 /* ---- the file */
-const char *az_store_guess_kind(const char *head, size_t n)
+/* What a file is whose first n bytes are not those of safetensors, NULL if it may be one. */
+static const char *guess_kind(const char *head, size_t n)
 {
     static const struct {
         const char *magic, *kind;
@@ -331,7 +335,7 @@ static az_err read_header(reader *r, char **out_text, size_t *out_bytes, int fd,
     size_t got = (size_t)az_min_i64(size, sizeof head);
     *out_text = NULL;
     AZ_TRY(az_file_read_at(fd, head, got, 0, r->path));
-    const char *kind = az_store_guess_kind((const char *)head, got);
+    const char *kind = guess_kind((const char *)head, got);
     if (kind != NULL)
         return az_faults_add(r->faults, "%sthis is %s", r->prefix, kind);
     if (size < 8)
@@ -341,11 +345,11 @@ static az_err read_header(reader *r, char **out_text, size_t *out_bytes, int fd,
                              r->prefix, (long long)size);
     for (int i = 7; i >= 0; i--)
         n = n << 8 | head[i];
-    if (n > AZ_ST_MAX_HEADER)
+    if (n > MAX_HEADER)
         return az_faults_add(r->faults,
                              "%sheader length %llu is above the limit of %d bytes: not a "
                              "safetensors file, or a damaged one",
-                             r->prefix, (unsigned long long)n, AZ_ST_MAX_HEADER);
+                             r->prefix, (unsigned long long)n, MAX_HEADER);
     if ((int64_t)n > size - 8)
         return az_faults_add(r->faults,
                              "%struncated: the header alone needs %llu bytes, the file has %lld "

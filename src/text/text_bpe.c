@@ -21,7 +21,7 @@ static bool is_printable(unsigned c)
 }
 
 /* The other bytes: 0x00-0x20, 0x7f-0xa0, 0xad. */
-uint32_t az_text_byte_to_char(uint8_t byte)
+static uint32_t byte_to_char(uint8_t byte)
 {
     if (is_printable(byte))
         return byte;
@@ -88,7 +88,7 @@ az_err az_text_bpe_init(az_bpe *bpe)
 {
     for (int b = 0; b < 256; b++) {
         char c[AZ_UTF8_MAX];
-        int n = az_text_fill_char(c, az_text_byte_to_char((uint8_t)b));
+        int n = az_text_fill_char(c, byte_to_char((uint8_t)b));
         bpe->byte_id[b] = az_text_vocab_find(&bpe->vocab, c, (size_t)n);
     }
     return az_text_cache_init(&bpe->cache);
@@ -294,7 +294,7 @@ static az_err find_whole(int32_t *out_id, az_bpe *bpe, const uint8_t *word, size
     bpe->word.len = 0;
     for (size_t i = 0; i < bytes; i++) {
         char c[AZ_UTF8_MAX];
-        int n = az_text_fill_char(c, az_text_byte_to_char(word[i]));
+        int n = az_text_fill_char(c, byte_to_char(word[i]));
         AZ_TRY(az_str_add_bytes(&bpe->word, c, (size_t)n));
     }
     *out_id = az_text_vocab_find(&bpe->vocab, bpe->word.s, bpe->word.len);

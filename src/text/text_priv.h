@@ -127,8 +127,7 @@ az_err az_text_bpe_init(az_bpe *bpe);
 void az_text_bpe_fini(az_bpe *bpe);
 /* Append the ids of one word, given as bytes. */
 az_err az_text_bpe_encode(az_ids *ids, az_bpe *bpe, const char *word, size_t bytes);
-/* The byte-level alphabet: the character that stands for a byte, and back (-1: none). */
-uint32_t az_text_byte_to_char(uint8_t byte);
+/* The byte that a character of the byte-level alphabet stands for, -1: none. */
 int az_text_char_to_byte(uint32_t c);
 
 /* ---- Added tokens (text_added.c) */
