@@ -11,8 +11,6 @@ typedef struct {
     az_ids ids, labels;      /* of all samples, one behind the other */
     az_ids lengths, targets; /* per sample */
     int64_t n_cut, n_dropped_long, n_dropped_empty;
-    az_ids front; /* the tokenizer's special tokens in front of a text */
-    bool knows_front;
 } az_reader;
 
 /* Add the sample of one line without its end; where: "FILE:LINE". Local. */

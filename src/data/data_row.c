@@ -65,9 +65,9 @@ static az_err read_members(row *r, const az_json *object, const char *where)
     if (az_json_get_type(object) != AZ_JSON_OBJECT)
         return az_fail(AZ_EINPUT, "%s: found %s; expected one JSON object a line", where,
                        az_json_type_name(object));
-    *r = (row){az_json_member(object, "text"), az_json_member(object, "prompt"),
-               az_json_member(object, "completion"), az_json_member(object, "input_ids"),
-               az_json_member(object, "labels")};
+    *r = (row){az_json_given(object, "text"), az_json_given(object, "prompt"),
+               az_json_given(object, "completion"), az_json_given(object, "input_ids"),
+               az_json_given(object, "labels")};
     const char *kinds[3];
     int n = 0;
     if (r->text != NULL)
@@ -89,38 +89,12 @@ static az_err read_members(row *r, const az_json *object, const char *where)
     return AZ_OK;
 }
 
-/* The tokens that the file's post-processor puts in front of a text: the same for every text, so
- * they are found once. What it puts behind a text is left out: EOS has its own rule. */
-static az_err find_front(az_reader *r)
-{
-    az_err err;
-    az_ids plain = {0}, whole = {0};
-    AZ_TRY(az_text_encode(&plain, r->opt_tokenizer, "a", 1, false));
-    AZ_TRY(az_text_encode(&whole, r->opt_tokenizer, "a", 1, true));
-    size_t at = 0;
-    while (at + plain.n <= whole.n && memcmp(whole.v + at, plain.v, plain.n * sizeof *plain.v) != 0)
-        at++;
-    if (at + plain.n > whole.n) {
-        err = az_fail(AZ_EINPUT, "data.add_bos: the tokenizer's special tokens do not lie around "
-                                 "the tokens of the text");
-        goto out;
-    }
-    for (size_t i = 0; i < at; i++)
-        AZ_TRY(az_ids_add(&r->front, whole.v[i]));
-    r->knows_front = true;
-out:
-    az_ids_fini(&plain);
-    az_ids_fini(&whole);
-    return err;
-}
-
 /* Append a string's tokens; trained: its labels are its ids. */
 static az_err add_text(az_reader *r, const az_json *v, const char *key, bool first, bool trained,
                        const char *where)
 {
     az_err err = AZ_OK;
     size_t bytes, start = r->ids.n;
-    az_ids plain = {0};
     if (az_json_get_type(v) != AZ_JSON_STRING)
         return az_fail(AZ_EINPUT, "%s: %s: found %s, expected a string", where, key,
                        az_json_type_name(v));
@@ -130,21 +104,13 @@ static az_err add_text(az_reader *r, const az_json *v, const char *key, bool fir
                        "tokenizer.json: set data.tokenizer, or give \"input_ids\"",
                        where, key);
     const char *s = az_json_string(v, &bytes);
-    AZ_TRY(az_text_encode(&plain, r->opt_tokenizer, s, bytes, false));
-    if (first && r->options->add_bos) {
-        if (!r->knows_front)
-            AZ_TRY(find_front(r));
-        const az_ids *f = &r->front;
-        bool there = plain.n >= f->n && memcmp(plain.v, f->v, f->n * sizeof *f->v) == 0;
-        for (size_t i = 0; !there && i < f->n; i++)
-            AZ_TRY(az_ids_add(&r->ids, f->v[i]));
-    }
-    for (size_t i = 0; i < plain.n; i++)
-        AZ_TRY(az_ids_add(&r->ids, plain.v[i]));
+    if (first && r->options->add_bos)
+        AZ_TRY(az_text_encode_front(&r->ids, r->opt_tokenizer, s, bytes));
+    else
+        AZ_TRY(az_text_encode(&r->ids, r->opt_tokenizer, s, bytes, false));
     for (size_t i = start; i < r->ids.n; i++)
         AZ_TRY(az_ids_add(&r->labels, trained ? r->ids.v[i] : AZ_NO_LABEL));
 out:
-    az_ids_fini(&plain);
     return err;
 }
 
@@ -290,5 +256,4 @@ void az_reader_fini(az_reader *reader)
     az_ids_fini(&reader->labels);
     az_ids_fini(&reader->lengths);
     az_ids_fini(&reader->targets);
-    az_ids_fini(&reader->front);
 }

@@ -164,6 +164,12 @@ const az_json *az_json_member(const az_json *opt_v, const char *key)
     return (const az_json *)json_object_get(val(opt_v), key);
 }
 
+const az_json *az_json_given(const az_json *opt_v, const char *key)
+{
+    const az_json *v = az_json_member(opt_v, key);
+    return az_json_get_type(v) == AZ_JSON_NULL ? NULL : v;
+}
+
 bool az_json_next(const az_json *object, void **cursor, const char **out_key, const az_json **out_v)
 {
     *cursor = *cursor == NULL ? json_object_iter(val(object))

@@ -36,6 +36,8 @@ size_t az_json_count(const az_json *opt_v);
 const az_json *az_json_at(const az_json *array, size_t i);
 /* A member, or NULL if v is no object or has none of this name. */
 const az_json *az_json_member(const az_json *opt_v, const char *key);
+/* Likewise, but a member that is null counts as absent. */
+const az_json *az_json_given(const az_json *opt_v, const char *key);
 /* Members in file order: start with *cursor = NULL, false after the last. */
 bool az_json_next(const az_json *object, void **cursor, const char **out_key,
                   const az_json **out_v);

@@ -25,6 +25,9 @@ void az_text_close(az_tokenizer *opt_tokenizer);
  * log n) in the length. Not for several threads at once. */
 az_err az_text_encode(az_ids *ids, az_tokenizer *tokenizer, const char *text, size_t bytes,
                       bool add_special);
+/* Append the ids of text with the special tokens that the post-processor puts in front of it,
+ * unless it begins with them already; what it puts behind is left out. */
+az_err az_text_encode_front(az_ids *ids, az_tokenizer *tokenizer, const char *text, size_t bytes);
 /* Append the text of ids; bytes that are not UTF-8 come out as U+FFFD, as in the tokenizers
  * library. */
 az_err az_text_decode(az_str *out, const az_tokenizer *tokenizer, const int32_t *ids, size_t n,

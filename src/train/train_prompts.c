@@ -83,7 +83,9 @@ static az_err add_text(reader *r, const char *text, const char *where)
                        "%s: a prompt that is text needs a tokenizer, and model.path holds no "
                        "tokenizer.json; give data.tokenizer, or \"input_ids\" in generate.file",
                        where);
-    az_err err = az_text_encode(&r->ids, r->tokenizer, text, strlen(text), r->options->add_bos);
+    az_err err = r->options->add_bos
+                     ? az_text_encode_front(&r->ids, r->tokenizer, text, strlen(text))
+                     : az_text_encode(&r->ids, r->tokenizer, text, strlen(text), false);
     if (err != AZ_EINPUT)
         return err;
     char message[512];
@@ -137,20 +139,13 @@ out:
     return err;
 }
 
-/* A member that is there and not null. */
-static const az_json *member(const az_json *object, const char *key)
-{
-    const az_json *v = az_json_member(object, key);
-    return az_json_get_type(v) == AZ_JSON_NULL ? NULL : v;
-}
-
 static az_err add_line(reader *r, const char *line, size_t bytes, const char *where)
 {
     az_err err;
     az_json_doc *doc = NULL;
     const char *text, *expected;
     AZ_TRY(az_json_parse(&doc, line, bytes, where));
-    const az_json *root = az_json_root(doc), *ids = member(root, "input_ids");
+    const az_json *root = az_json_root(doc), *ids = az_json_given(root, "input_ids");
     if (az_json_get_type(root) != AZ_JSON_OBJECT) {
         err = az_fail(AZ_EINPUT, "%s: found %s, expected an object; " ALLOWED, where,
                       az_json_type_name(root));
@@ -162,7 +157,7 @@ static az_err add_line(reader *r, const char *line, size_t bytes, const char *wh
         err = fail_members(root, text != NULL ? "two prompts in one line" : "no prompt", where);
         goto out;
     }
-    if (member(root, "labels") != NULL) {
+    if (az_json_given(root, "labels") != NULL) {
         err = az_fail(AZ_EINPUT,
                       "%s: \"labels\" belong to training data, where input_ids hold the answer as "
                       "well; give the prompt alone",
@@ -199,6 +194,8 @@ static az_err read_file(reader *r, const char *path)
     size_t bytes, i = 0;
     az_str where = {0};
     AZ_TRY(az_file_read(&data, &bytes, path));
+    if (bytes >= 3 && memcmp(data, "\xef\xbb\xbf", 3) == 0) /* a byte order mark */
+        i = 3;
     for (int64_t number = 1; i < bytes; number++) {
         const char *line = data + i, *end = memchr(line, '\n', bytes - i);
         const size_t n = end != NULL ? (size_t)(end - line) : bytes - i;

@@ -92,6 +92,8 @@ static void test_input_ids(void **state)
     expect_row("{\"input_ids\": [5, 6, 7]}\n", &o, IDS(5, 6, 7), IDS(5, 6, 7));
     expect_row("{\"input_ids\": [5, 6, 259], \"labels\": [-100, -100, 8]}\n", &o, IDS(5, 6, 259),
                IDS(M, M, 8));
+    expect_row("{\"text\": null, \"input_ids\": [5, 6], \"labels\": null}\n", &o, IDS(5, 6),
+               IDS(5, 6));
     az_dataset set;
     const char *path = tmp_path("ids.jsonl");
     put_text(path, "{\"input_ids\": [1, 2]}\n");
@@ -173,7 +175,7 @@ static void test_refused(void **state)
         const char *line, *message;
     } cases[] = {
         {"{\"text\": 5}", ":2: text: found an integer, expected a string"},
-        {"{\"text\": null}", ":2: text: found null, expected a string"},
+        {"{\"text\": null}", ":2: found \"text\"; "},
         {"{\"prompt\": [1], \"completion\": \"x\"}",
          ":2: prompt: found an array, expected a string"},
         {"{\"prompt\": \"x\", \"completion\": 1.5}",

@@ -88,6 +88,30 @@ static void test_deck_text(void **state)
                    "generate.prompt: a prompt that is text needs a tokenizer");
 }
 
+/* Special tokens go in front, as in training; what the post-processor puts behind ends a text,
+ * which a prompt does not. */
+static void test_front(void **state)
+{
+    (void)state;
+    char dir[400];
+    const char *src = getenv("srcdir");
+    az_tokenizer *tok = NULL;
+    az_ids whole = {0};
+    az_prompts p = {0};
+    const az_prompts_options o = {
+        .opt_text = "Hello", .add_bos = true, .n_rows = 100000, .max_position = 40};
+    snprintf(dir, sizeof dir, "%s/tests/golden/text/gpt2-prefix", src != NULL ? src : ".");
+    assert_int_equal(az_text_open(&tok, dir), AZ_OK);
+    assert_int_equal(az_text_encode(&whole, tok, "Hello", 5, true), AZ_OK);
+    assert_int_equal(whole.v[whole.n - 1], az_text_get_id(tok, "<|im_end|>"));
+    assert_int_equal(az_prompts_load(&p, &o, tok, self), AZ_OK);
+    assert_int_equal(p.start[1], whole.n - 1);
+    assert_memory_equal(p.ids, whole.v, (whole.n - 1) * sizeof *whole.v);
+    az_prompts_fini(&p);
+    az_ids_fini(&whole);
+    az_text_close(tok);
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -96,6 +120,7 @@ static void test_refusals(void **state)
     } cases[] = {
         {"", "prompts.jsonl: no prompt in it; a line has"},
         {"\n \n", "prompts.jsonl: no prompt in it"},
+        {"\xef\xbb\xbf", "prompts.jsonl: no prompt in it"},
         {"{\"text\": \"a\", \"id\": 3}",
          "prompts.jsonl:1: no prompt: found \"text\", \"id\"; a line has \"prompt\" (text) or "
          "\"input_ids\""},
@@ -156,9 +181,8 @@ static void test_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),
-        cmocka_unit_test(test_deck_text),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_text),   cmocka_unit_test(test_deck_text),
+        cmocka_unit_test(test_front),  cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests_name("train_prompts", tests, set_up, tear_down);
