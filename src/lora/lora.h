@@ -42,7 +42,7 @@ typedef struct {
 az_err az_lora_create(az_lora *lora, const az_peft_config *config, const az_linear *linears,
                       int n_linears, const char *family_default);
 void az_lora_fini(az_lora *lora);
-/* First pair of decoder layer l or above: the lowest adapted layer; -1 if there is none. */
+/* The lowest adapted decoder layer; -1 if there is none. */
 int az_lora_get_lowest_layer(const az_lora *lora);
 /* Elements of layer's pairs: [*out_off, *out_off + return value) of the flat buffer. */
 int64_t az_lora_get_layer(const az_lora *lora, int layer, int64_t *out_off);

@@ -38,11 +38,11 @@ typedef struct {
     const float *rope; /* [P,K] */
 } az_work;
 
-/* Carve a workspace for N tokens in sequences of at most longest keys out of arena (counting pass
- * or real). R_max: largest adapter rank. backward: whether the arrays of backward are wanted;
- * dropout: whether its scratch is. */
+/* Carve a workspace out of arena (counting pass or real), for forward of N tokens and backward of
+ * N_back (0: none) in sequences of at most longest keys. R_max: largest adapter rank. dropout:
+ * whether its scratch is wanted, for N_back tokens. */
 void az_work_carve(az_work *work, az_arena *arena, const az_config *config, int64_t N,
-                   int64_t longest, int64_t R_max, bool backward, bool dropout);
+                   int64_t N_back, int64_t longest, int64_t R_max, bool dropout);
 
 /* opt_out[N,D] = block(x[N,D]); opt_out may not be x. NULL: only what backward needs is computed
  * (recompute). ads [AZ_N_LINEARS]. */
@@ -72,8 +72,9 @@ typedef struct {
     float *linear_scratch;
 } az_head;
 
-void az_head_carve(az_head *head, az_arena *arena, const az_config *config, int64_t N, int64_t rows,
-                   bool backward);
+/* For N targets, with gradients of N_back (0: none). */
+void az_head_carve(az_head *head, az_arena *arena, const az_config *config, int64_t N,
+                   int64_t N_back, int64_t rows);
 /* Take rows[n_targets] of the last layer's output h through the final norm. */
 void az_head_begin(az_head *head, const float *h, az_view norm, const int64_t *rows,
                    int64_t n_targets, const az_config *config);

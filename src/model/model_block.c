@@ -10,9 +10,9 @@
 #include "model/block.h"
 
 void az_work_carve(az_work *work, az_arena *arena, const az_config *config, int64_t N,
-                   int64_t longest, int64_t R_max, bool backward, bool dropout)
+                   int64_t N_back, int64_t longest, int64_t R_max, bool dropout)
 {
-    const size_t n = (size_t)N, D = (size_t)config->D, F = (size_t)config->F;
+    const size_t n = (size_t)N, nb = (size_t)N_back, D = (size_t)config->D, F = (size_t)config->F;
     const size_t hk = (size_t)(config->H * config->K), gk = (size_t)(config->G * config->K);
     size_t widest = D > F ? D : F;
     widest = widest > hk ? widest : hk;
@@ -35,18 +35,18 @@ void az_work_carve(az_work *work, az_arena *arena, const az_config *config, int6
     work->attention_scratch = az_arena_take(
         arena, az_kern_attention_scratch(longest, config->H, config->G, config->K), sizeof(float));
     if (dropout)
-        work->dropped = az_arena_take(arena, n * widest, sizeof(float));
-    if (!backward)
+        work->dropped = az_arena_take(arena, nb * widest, sizeof(float));
+    if (N_back == 0)
         return;
-    work->dn = az_arena_take(arena, n * D, sizeof(float));
-    work->dq = az_arena_take(arena, n * hk, sizeof(float));
-    work->dk = az_arena_take(arena, n * gk, sizeof(float));
-    work->dv = az_arena_take(arena, n * gk, sizeof(float));
-    work->datt = az_arena_take(arena, n * hk, sizeof(float));
-    work->da = az_arena_take(arena, n * F, sizeof(float));
-    work->dg = az_arena_take(arena, n * F, sizeof(float));
-    work->du = az_arena_take(arena, n * F, sizeof(float));
-    work->dt = az_arena_take(arena, n * (size_t)R_max, sizeof(float));
+    work->dn = az_arena_take(arena, nb * D, sizeof(float));
+    work->dq = az_arena_take(arena, nb * hk, sizeof(float));
+    work->dk = az_arena_take(arena, nb * gk, sizeof(float));
+    work->dv = az_arena_take(arena, nb * gk, sizeof(float));
+    work->datt = az_arena_take(arena, nb * hk, sizeof(float));
+    work->da = az_arena_take(arena, nb * F, sizeof(float));
+    work->dg = az_arena_take(arena, nb * F, sizeof(float));
+    work->du = az_arena_take(arena, nb * F, sizeof(float));
+    work->dt = az_arena_take(arena, nb * (size_t)R_max, sizeof(float));
 }
 
 /* What one linear of the layer needs besides its input and output. */

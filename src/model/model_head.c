@@ -7,15 +7,15 @@
 
 #include "model/block.h"
 
-void az_head_carve(az_head *head, az_arena *arena, const az_config *config, int64_t N, int64_t rows,
-                   bool backward)
+void az_head_carve(az_head *head, az_arena *arena, const az_config *config, int64_t N,
+                   int64_t N_back, int64_t rows)
 {
     const size_t n = (size_t)N, D = (size_t)config->D;
     *head = (az_head){.N = N, .rows = rows};
     head->x = az_arena_take(arena, n * D, sizeof(float));
     head->n = az_arena_take(arena, n * D, sizeof(float));
-    if (backward)
-        head->dn = az_arena_take(arena, n * D, sizeof(float));
+    if (N_back > 0)
+        head->dn = az_arena_take(arena, (size_t)N_back * D, sizeof(float));
     head->max = az_arena_take(arena, n, sizeof(float));
     head->hit = az_arena_take(arena, n, sizeof(float));
     head->sum = az_arena_take(arena, n, sizeof(double));

@@ -17,9 +17,10 @@ typedef struct {
     int sequences;
 } az_pass_limits;
 
-/* backward: for training; else forward only. Collective. */
-az_err az_pass_create(az_pass **out_pass, az_engine *engine, const az_pass_limits *limits,
-                      bool backward);
+/* forward: what comes to az_pass_eval and az_pass_logits; opt_backward: to az_pass_train, NULL:
+ * nothing. Collective. */
+az_err az_pass_create(az_pass **out_pass, az_engine *engine, const az_pass_limits *forward,
+                      const az_pass_limits *opt_backward);
 void az_pass_destroy(az_pass *opt_pass);
 /* Forward and backward of one micro-batch (B = 0: none, gathers only). Loss and gradients, times
  * scale, are added to optim; step and seed name the dropout masks. */

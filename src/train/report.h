@@ -34,7 +34,8 @@ typedef struct {
 /* Open DIR/metrics.jsonl. Local. */
 az_err az_report_init(az_report *report, const az_deck *deck, int64_t total_steps,
                       int64_t steps_per_epoch, az_comm *comm);
-void az_report_fini(az_report *report);
+/* Closes metrics.jsonl; what could not be written (a full disk) is a failure. Local. */
+az_err az_report_fini(az_report *report);
 /* What will be done: model, adapter, ranks, batch arithmetic, memory. Collective. */
 void az_report_banner(const az_deck *deck, const az_engine *engine, const az_dataset *train,
                       const az_dataset *opt_eval, const az_schedule *schedule, int64_t total_steps,

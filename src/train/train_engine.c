@@ -1,6 +1,8 @@
 /* train/engine: opening a model directory and an adapter on all ranks. */
 #include <config.h>
 
+#include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "train/engine.h"
@@ -62,6 +64,13 @@ static az_err copy_string(char **out, const char *s)
     return *out != NULL ? AZ_OK : AZ_EENV;
 }
 
+/* PEFT takes a relative name for one on the hub: the base's directory is written absolute. */
+static az_err copy_base_path(char **out, const char *dir)
+{
+    char absolute[PATH_MAX];
+    return copy_string(out, realpath(dir, absolute) != NULL ? absolute : dir);
+}
+
 /* A key that is a list, or one string that is a regular expression. */
 static az_err copy_targets(az_list *list, char **regex, const az_deck *deck, const char *key)
 {
@@ -114,7 +123,7 @@ static az_err open_adapter(az_engine *e, const az_deck *deck, az_adapter_source 
         AZ_TRY(az_peft_config_init(&e->peft));
         AZ_TRY(config_from_deck(&e->peft, deck));
     }
-    AZ_TRY(copy_string(&e->peft.base_model_name_or_path, e->model_dir));
+    AZ_TRY(copy_base_path(&e->peft.base_model_name_or_path, e->model_dir));
     AZ_TRY(az_lora_create(&e->lora, &e->peft, e->linears, e->n_linears,
                           az_config_default_targets(&e->config)));
     AZ_TRY(AZ_NEW(e->flat, (size_t)e->lora.n_elements, "adapter"));

@@ -175,7 +175,7 @@ static az_err allocate(az_generate *g)
 out:
     err = az_comm_agree(g->engine->comm, err);
     if (err == AZ_OK)
-        err = az_pass_create(&g->pass, g->engine, &limits, false);
+        err = az_pass_create(&g->pass, g->engine, &limits, NULL);
     return err;
 }
 

@@ -11,43 +11,50 @@
 
 struct az_pass {
     az_engine *engine;
-    bool backward;
+    az_pass_limits most, back; /* of any pass, of az_pass_train */
     az_arena arena;
     az_work work;
     az_head head;
-    float **x;   /* [n_x] inputs of layers, [N,D] each */
-    int n_x;     /* every layer's (backward), or two in turn */
+    float *x;    /* inputs of layers: every layer's in training, else two in turn */
     float *d;    /* [N,D] output of the last layer, then the gradient that walks down */
     float *grad; /* gradients of one layer's pairs */
     float *norm; /* [D] final norm */
     float *rope;
     az_seq *seqs;
-    int max_sequences;
+    bool training; /* the pass now under way */
     az_pass_times times;
 };
 
-static void carve(az_pass *p, const az_pass_limits *limits, int64_t R_max, int64_t layer_elements)
+static az_pass_limits max_limits(const az_pass_limits *a, const az_pass_limits *b)
 {
-    const az_config *c = &p->engine->config;
-    const size_t nd = (size_t)(limits->tokens * c->D);
-    const bool dropout = p->backward && p->engine->lora.dropout > 0;
-    p->rope = az_arena_take(&p->arena, (size_t)(limits->longest * c->K), sizeof(float));
-    p->work.rope = p->rope;
-    az_work_carve(&p->work, &p->arena, c, limits->tokens, limits->longest, R_max, p->backward,
-                  dropout);
-    az_head_carve(&p->head, &p->arena, c, limits->targets, az_shard_get_head_rows(p->engine->shard),
-                  p->backward);
-    for (int i = 0; i < p->n_x; i++)
-        p->x[i] = az_arena_take(&p->arena, nd, sizeof(float));
-    p->d = az_arena_take(&p->arena, nd, sizeof(float));
-    p->norm = az_arena_take(&p->arena, (size_t)c->D, sizeof(float));
-    if (p->backward)
-        p->grad = az_arena_take(&p->arena, (size_t)layer_elements, sizeof(float));
-    p->seqs = az_arena_take(&p->arena, (size_t)limits->sequences, sizeof *p->seqs);
+    return (az_pass_limits){.tokens = az_max_i64(a->tokens, b->tokens),
+                            .targets = az_max_i64(a->targets, b->targets),
+                            .longest = az_max_i64(a->longest, b->longest),
+                            .sequences = a->sequences > b->sequences ? a->sequences : b->sequences};
 }
 
-az_err az_pass_create(az_pass **out_pass, az_engine *engine, const az_pass_limits *limits,
-                      bool backward)
+static void carve(az_pass *p, int64_t R_max, int64_t layer_elements)
+{
+    const az_config *c = &p->engine->config;
+    const size_t D = (size_t)c->D;
+    const bool training = p->back.tokens > 0;
+    const int64_t inputs = az_max_i64(c->L * p->back.tokens, 2 * p->most.tokens);
+    p->rope = az_arena_take(&p->arena, (size_t)(p->most.longest * c->K), sizeof(float));
+    p->work.rope = p->rope;
+    az_work_carve(&p->work, &p->arena, c, p->most.tokens, p->back.tokens, p->most.longest, R_max,
+                  training && p->engine->lora.dropout > 0);
+    az_head_carve(&p->head, &p->arena, c, p->most.targets, p->back.targets,
+                  az_shard_get_head_rows(p->engine->shard));
+    p->x = az_arena_take(&p->arena, (size_t)inputs * D, sizeof(float));
+    p->d = az_arena_take(&p->arena, (size_t)p->most.tokens * D, sizeof(float));
+    p->norm = az_arena_take(&p->arena, D, sizeof(float));
+    if (training)
+        p->grad = az_arena_take(&p->arena, (size_t)layer_elements, sizeof(float));
+    p->seqs = az_arena_take(&p->arena, (size_t)p->most.sequences, sizeof *p->seqs);
+}
+
+az_err az_pass_create(az_pass **out_pass, az_engine *engine, const az_pass_limits *forward,
+                      const az_pass_limits *opt_backward)
 {
     az_err err;
     az_pass *p = NULL;
@@ -59,14 +66,13 @@ az_err az_pass_create(az_pass **out_pass, az_engine *engine, const az_pass_limit
         layer_elements = az_max_i64(layer_elements, az_lora_get_layer(&engine->lora, l, &off));
     AZ_TRY(AZ_NEW(p, 1, "activations"));
     p->engine = engine;
-    p->backward = backward;
-    p->n_x = backward ? (int)engine->config.L : 2;
-    p->max_sequences = limits->sequences;
-    AZ_TRY(AZ_NEW(p->x, (size_t)p->n_x, "activations"));
-    carve(p, limits, R_max, layer_elements);
+    if (opt_backward != NULL)
+        p->back = *opt_backward;
+    p->most = max_limits(forward, &p->back);
+    carve(p, R_max, layer_elements);
     AZ_TRY(az_arena_init(&p->arena, "activations"));
-    carve(p, limits, R_max, layer_elements);
-    az_config_fill_rope(p->rope, &engine->config, limits->longest);
+    carve(p, R_max, layer_elements);
+    az_config_fill_rope(p->rope, &engine->config, p->most.longest);
 out:
     err = az_comm_agree(engine->comm, err);
     if (err != AZ_OK)
@@ -81,7 +87,6 @@ void az_pass_destroy(az_pass *opt_pass)
     if (opt_pass == NULL)
         return;
     az_arena_fini(&opt_pass->arena);
-    az_free(opt_pass->x);
     az_free(opt_pass);
 }
 
@@ -98,7 +103,10 @@ static void lap(az_pass *p, double *counter, double *mark)
 static void fill_tokens(az_pass *p, az_tokens *tokens, const az_batch *batch, uint64_t seed,
                         int64_t step, bool training)
 {
-    AZ_ASSERT(batch->B <= p->max_sequences && batch->N <= p->work.N);
+    const az_pass_limits *limits = training ? &p->back : &p->most;
+    AZ_ASSERT(batch->B <= limits->sequences && batch->N <= limits->tokens &&
+              batch->n_targets <= limits->targets);
+    p->training = training;
     for (int b = 0; b < batch->B; b++) {
         int64_t row = batch->start[b], len = batch->start[b + 1] - row;
         p->seqs[b] = (az_seq){row, len, row, len};
@@ -153,10 +161,14 @@ static void embed(az_pass *p, float *x, const int32_t *ids, int64_t N)
     }
 }
 
-/* Input buffer of layer l; the last layer's output goes to d. */
+/* Input of layer l; the last layer's output goes to d. */
 static float *input_of(const az_pass *p, int l)
 {
-    return l == p->engine->config.L ? p->d : p->x[l % p->n_x];
+    const az_config *c = &p->engine->config;
+    if (l == c->L)
+        return p->d;
+    const int64_t at = p->training ? l * p->back.tokens : l % 2 * p->most.tokens;
+    return p->x + at * c->D;
 }
 
 /* Through all layers. cache_stride: elements of one layer's cache, which tokens refers to for layer
@@ -267,7 +279,6 @@ static void backward(az_pass *p, const az_batch *batch, const az_tokens *tokens,
 void az_pass_train(az_pass *pass, const az_batch *batch, double scale, uint64_t seed, int64_t step,
                    az_optim *optim)
 {
-    AZ_ASSERT(pass->backward);
     az_tokens tokens;
     double mark = az_now();
     fill_tokens(pass, &tokens, batch, seed, step, true);
@@ -302,7 +313,8 @@ void az_pass_logits(az_pass *pass, const az_feed *feed, float *logits)
                               .opt_cache_k = feed->opt_cache_k,
                               .opt_cache_v = feed->opt_cache_v,
                               .cache_row = feed->cache_row};
-    AZ_ASSERT(feed->N <= pass->work.N && feed->n_rows <= pass->head.N);
+    AZ_ASSERT(feed->N <= pass->most.tokens && feed->n_rows <= pass->most.targets);
+    pass->training = false;
     double mark = az_now();
     forward(pass, feed->ids, &tokens, (size_t)(feed->cache_rows * e->config.G * e->config.K));
     lap(pass, &pass->times.forward, &mark);

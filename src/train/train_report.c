@@ -35,11 +35,19 @@ az_err az_report_init(az_report *r, const az_deck *deck, int64_t total_steps,
     return err;
 }
 
-void az_report_fini(az_report *r)
+az_err az_report_fini(az_report *r)
 {
-    if (r->metrics != NULL && fclose(r->metrics) != 0)
-        az_warn("metrics.jsonl could not be written completely: %s", strerror(errno));
+    az_err err = AZ_OK;
+    if (r->metrics == NULL)
+        return AZ_OK;
+    errno = 0;
+    const bool bad = fflush(r->metrics) != 0 || ferror(r->metrics);
+    const int reason = errno;
+    if (fclose(r->metrics) != 0 || bad)
+        err = az_fail(AZ_EENV, "metrics.jsonl could not be written completely: %s",
+                      strerror(reason != 0 ? reason : EIO));
     r->metrics = NULL;
+    return err;
 }
 
 /* JSON has no NaN. */

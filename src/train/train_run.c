@@ -53,6 +53,16 @@ out:
     return err;
 }
 
+/* Positions that the model was never trained on: possible, seldom meant. */
+static void warn_long(const run *r)
+{
+    const int64_t longest = az_max_i64(r->train.longest, r->held_out.longest);
+    if (longest > r->engine.config.max_position)
+        az_warn("the longest sample has %lld tokens, the model's max_position_embeddings is %lld: "
+                "it has not learnt such positions (data.max_length cuts)",
+                (long long)longest, (long long)r->engine.config.max_position);
+}
+
 static void plan_steps(run *r)
 {
     const az_deck *d = r->deck;
@@ -90,20 +100,14 @@ out:
     return err;
 }
 
-/* One workspace serves training and evaluation. */
+/* One workspace serves training and evaluation; what only backward needs is sized for training. */
 static az_err open_pass(run *r)
 {
-    az_pass_limits limits = {.longest = r->train.longest};
-    az_schedule_get_max(r->schedule, &limits.tokens, &limits.sequences, &limits.targets);
-    if (r->eval != NULL) {
-        az_pass_limits e;
-        az_eval_get_limits(r->eval, &e);
-        limits.tokens = az_max_i64(limits.tokens, e.tokens);
-        limits.targets = az_max_i64(limits.targets, e.targets);
-        limits.longest = az_max_i64(limits.longest, e.longest);
-        limits.sequences = e.sequences > limits.sequences ? e.sequences : limits.sequences;
-    }
-    return az_pass_create(&r->pass, &r->engine, &limits, true);
+    az_pass_limits train = {.longest = r->train.longest}, eval = {0};
+    az_schedule_get_max(r->schedule, &train.tokens, &train.sequences, &train.targets);
+    if (r->eval != NULL)
+        az_eval_get_limits(r->eval, &eval);
+    return az_pass_create(&r->pass, &r->engine, &eval, &train);
 }
 
 static az_err open_optim(run *r)
@@ -232,7 +236,6 @@ out:
 
 static void close_run(run *r)
 {
-    az_report_fini(&r->report);
     az_optim_destroy(r->optim);
     az_pass_destroy(r->pass);
     az_eval_destroy(r->eval);
@@ -254,6 +257,7 @@ az_err az_train_run(const az_deck *deck, az_comm *comm)
     az_kern_set_threads((int)az_deck_int(deck, "run.threads"));
     AZ_TRY(az_engine_open(&r.engine, deck, AZ_ADAPTER_DECK, NULL, comm));
     AZ_TRY(load_data(&r));
+    warn_long(&r);
     AZ_TRY(open_schedule(&r));
     AZ_TRY(open_pass(&r));
     AZ_TRY(open_optim(&r));
@@ -272,6 +276,10 @@ az_err az_train_run(const az_deck *deck, az_comm *comm)
     az_report_summary(&r.report, &r.engine, r.pass);
     AZ_TRY(write_adapter(&r));
 out:
+    if (err == AZ_OK)
+        err = az_comm_agree(comm, az_report_fini(&r.report));
+    else
+        az_report_fini(&r.report); /* the first failure is the one that is told */
     close_run(&r);
     return err;
 }

@@ -225,7 +225,7 @@ static void test_logits(model *m)
     open_feeder(&f, m);
     const az_pass_limits limits = {
         .tokens = f.N, .targets = f.N, .longest = m->set.longest, .sequences = N_EXPECTED};
-    if (f.expected != NULL && must(az_pass_create(&pass, &m->engine, &limits, false))) {
+    if (f.expected != NULL && must(az_pass_create(&pass, &m->engine, &limits, NULL))) {
         feed_whole(&f, m, pass, false);
         feed_whole(&f, m, pass, true);
         feed_pieces(&f, m, pass, 1);
@@ -246,7 +246,7 @@ static double evaluate(az_engine *engine, const az_dataset *set, int64_t micro_b
     if (!must(az_eval_create(&eval, engine, set, micro_batch_tokens)))
         return NAN;
     az_eval_get_limits(eval, &limits);
-    if (must(az_pass_create(&pass, engine, &limits, false))) {
+    if (must(az_pass_create(&pass, engine, &limits, NULL))) {
         a = az_eval_run(eval, pass);
         const size_t calls = az_mem_get_total().calls;
         b = az_eval_run(eval, pass);
@@ -292,7 +292,7 @@ static void test_eval(model *m)
     az_pass_limits limits;
     if (must(az_eval_create(&eval, &m->engine, &m->set, 256))) {
         az_eval_get_limits(eval, &limits);
-        if (must(az_pass_create(&pass, &m->engine, &limits, false))) {
+        if (must(az_pass_create(&pass, &m->engine, &limits, NULL))) {
             const az_eval_result r = az_eval_run(eval, pass);
             CHECK(isnan(r.loss) && isnan(r.perplexity));
         }
@@ -486,8 +486,7 @@ static void check_long(model *m)
     const az_generate_options options = {.batch_size = 2, .max_new_tokens = 1};
     const az_pass_limits limits = {.tokens = LONG, .targets = 1, .longest = LONG, .sequences = 1};
     if (must(az_generate_create(&generate, &m->engine, &prompts, &options)) &&
-        must(az_generate_run(generate)) &&
-        must(az_pass_create(&pass, &m->engine, &limits, false))) {
+        must(az_generate_run(generate)) && must(az_pass_create(&pass, &m->engine, &limits, NULL))) {
         const int64_t row = LONG - 1;
         const az_seq seq = {0, LONG, 0, LONG};
         const az_feed feed = {.N = LONG,
