@@ -43,7 +43,7 @@ az_err az_deck_report(const az_deck_faults *faults)
     return az_fail(AZ_EINPUT, "%s", faults->text.s);
 }
 
-int az_text_cut(const char *s, int max)
+int az_deck_cut_text(const char *s, int max)
 {
     int n = (int)strcspn(s, "\n");
     if (n <= max)

@@ -25,7 +25,7 @@ static az_err unknown_section(az_deck_faults *faults, const az_node *name)
     az_err err = AZ_OK;
     az_str sections = {0};
     const az_section *near = az_section_nearest(name->text);
-    int cut = az_text_cut(name->text, 60), key = az_key_find(name->text);
+    int cut = az_deck_cut_text(name->text, 60), key = az_key_find(name->text);
     const az_key *near_key = key >= 0 ? &az_keys[key] : az_key_nearest(name->text);
     if (strcmp(name->text, "<<") == 0) {
         err = az_deck_note(faults, name->line, "merge keys (<<) are not part of a deck");
@@ -58,7 +58,7 @@ static az_err unknown_key(az_deck_faults *faults, int line, const char *full)
     az_str keys = {0}, section = {0};
     const az_key *near = az_key_nearest(full);
     const char *point = strchr(full, '.');
-    int cut = az_text_cut(full, 80);
+    int cut = az_deck_cut_text(full, 80);
     AZ_TRY(az_str_add_bytes(&section, full, point != NULL ? (size_t)(point - full) : 0));
     if (point != NULL && strcmp(point, ".<<") == 0) {
         err = az_deck_note(faults, line, "merge keys (<<) are not part of a deck");
@@ -204,7 +204,7 @@ static az_err read_override(az_deck *deck, const char *arg, bool *out_broken,
     az_str place = {0}, name = {0};
     az_node *node = NULL, nothing = {.kind = AZ_NODE_SCALAR, .text = (char[]){""}};
     const char *equals = strchr(arg, '=');
-    int cut = az_text_cut(arg, 80);
+    int cut = az_deck_cut_text(arg, 80);
     AZ_TRY(az_str_add(&place, "argument %.*s%s", cut, arg, arg[cut] != '\0' ? "..." : ""));
     deck->places[deck->n_places++] = place.s;
     faults->where = place.s;

@@ -82,7 +82,7 @@ az_err az_deck_note(az_deck_faults *faults, int line, const char *fmt, ...)
 /* AZ_OK if there are none, else the failure that holds all of them. */
 az_err az_deck_report(const az_deck_faults *faults);
 /* Bytes of the first line of s, at most max, not ending within a UTF-8 character. */
-int az_text_cut(const char *s, int max);
+int az_deck_cut_text(const char *s, int max);
 
 /* ---- the tree (deck_yaml.c) ---- */
 

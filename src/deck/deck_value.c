@@ -29,7 +29,7 @@ static az_err fault(az_deck_faults *faults, const az_key *key, const az_node *no
     if (item > 0)
         AZ_TRY(az_str_add(&at, ": item %d", item));
     if (opt_name != NULL)
-        AZ_TRY(az_str_add(&at, ": %.*s", az_text_cut(opt_name, 60), opt_name));
+        AZ_TRY(az_str_add(&at, ": %.*s", az_deck_cut_text(opt_name, 60), opt_name));
     if (az_node_is_null(node) && item == 0 && opt_name == NULL)
         AZ_TRY(az_str_add(&expected, "; leave the key out for its default, %s", key->fallback));
     err = az_deck_note(faults, node->line, "%s%s: found %s, expected %s", key->name,
@@ -221,7 +221,7 @@ static az_err set_map(az_value *value, const az_key *key, const az_node *node,
             if (strcmp(value->items[j], name->text) == 0) {
                 right = false;
                 AZ_TRY(az_deck_note(faults, name->line, "%s: %.*s: given twice", key->name,
-                                    az_text_cut(name->text, 60), name->text));
+                                    az_deck_cut_text(name->text, 60), name->text));
                 break;
             }
         bool fine = key->type == AZ_TYPE_MAP_INT ? parse_int(&v, number) && int_in_range(key, v)

@@ -251,7 +251,7 @@ az_err az_node_add_found(az_str *out, const az_node *opt_node)
         return az_str_add(out, "an empty list");
     if (opt_node->kind == AZ_NODE_LIST)
         return az_str_add(out, "a list of %d", opt_node->n);
-    int cut = az_text_cut(opt_node->text, 60);
+    int cut = az_deck_cut_text(opt_node->text, 60);
     const char *more = opt_node->text[cut] != '\0' ? "..." : "";
     if (opt_node->quoted)
         return az_str_add(out, "the string \"%.*s%s\"", cut, opt_node->text, more);

@@ -13,11 +13,11 @@ az_err az_text_match_add(az_match_set *set, const char *content, size_t bytes, i
     az_err err;
     if (bytes == 0)
         return AZ_OK;
-    az_pattern *pattern = az_realloc(set->pattern, set->n + 1, sizeof *pattern, "tokenizer");
+    az_match *pattern = az_realloc(set->pattern, set->n + 1, sizeof *pattern, "tokenizer");
     if (pattern == NULL)
         return AZ_EENV;
     set->pattern = pattern;
-    set->pattern[set->n] = (az_pattern){set->pool.len, bytes, added};
+    set->pattern[set->n] = (az_match){set->pool.len, bytes, added};
     AZ_TRY(az_str_add_bytes(&set->pool, content, bytes));
     set->first[(uint8_t)content[0]] = true;
     set->n++;
@@ -37,7 +37,7 @@ static const char *sort_pool;
 /* By bytes, a prefix before what it begins, and of equal contents the one added first. */
 static int compare(const void *a, const void *b)
 {
-    const az_pattern *x = a, *y = b;
+    const az_match *x = a, *y = b;
     size_t n = x->len < y->len ? x->len : y->len;
     int c = memcmp(sort_pool + x->off, sort_pool + y->off, n);
     if (c == 0 && x->len != y->len)
@@ -58,9 +58,9 @@ static uint8_t byte_at(const az_match_set *set, size_t i, size_t k)
 }
 
 /* The longest pattern at the start of s, or NULL. */
-static const az_pattern *find_at(const az_match_set *set, const char *s, size_t n)
+static const az_match *find_at(const az_match_set *set, const char *s, size_t n)
 {
-    const az_pattern *best = NULL;
+    const az_match *best = NULL;
     size_t lo = 0, hi = set->n;
     for (size_t k = 0; lo < hi; k++) {
         /* All of [lo, hi) begin with s[0, k); those that end here come first. */
@@ -132,7 +132,7 @@ az_err az_text_match_split(az_ids *ids, az_tokenizer *tok, const az_match_set *s
     az_err err = AZ_OK;
     size_t done = 0;
     for (size_t i = 0; set->n > 0 && i < n;) {
-        const az_pattern *m = set->first[(uint8_t)s[i]] ? find_at(set, s + i, n - i) : NULL;
+        const az_match *m = set->first[(uint8_t)s[i]] ? find_at(set, s + i, n - i) : NULL;
         if (m == NULL) {
             i++;
             continue;

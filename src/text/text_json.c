@@ -67,29 +67,29 @@ out:
     return err;
 }
 
-/* A merge is "left right" in older files and ["left", "right"] in newer ones. */
-static az_err get_merge(const char **out_left, size_t *out_left_bytes, const char **out_right,
-                        size_t *out_right_bytes, const az_json *v)
+/* A merge is "left right" in older files and ["left", "right"] in newer ones; false: neither. */
+static bool get_merge(const char **out_left, size_t *out_left_bytes, const char **out_right,
+                      size_t *out_right_bytes, const az_json *v)
 {
     if (az_json_get_type(v) == AZ_JSON_STRING) {
         size_t n = 0;
         const char *s = az_json_string(v, &n);
         const char *space = memchr(s, ' ', n);
         if (space == NULL || memchr(space + 1, ' ', n - (size_t)(space + 1 - s)) != NULL)
-            return AZ_EINPUT;
+            return false;
         *out_left = s;
         *out_left_bytes = (size_t)(space - s);
         *out_right = space + 1;
         *out_right_bytes = n - (size_t)(space + 1 - s);
-        return AZ_OK;
+        return true;
     }
     if (az_json_get_type(v) != AZ_JSON_ARRAY || az_json_count(v) != 2 ||
         az_json_get_type(az_json_at(v, 0)) != AZ_JSON_STRING ||
         az_json_get_type(az_json_at(v, 1)) != AZ_JSON_STRING)
-        return AZ_EINPUT;
+        return false;
     *out_left = az_json_string(az_json_at(v, 0), out_left_bytes);
     *out_right = az_json_string(az_json_at(v, 1), out_right_bytes);
-    return AZ_OK;
+    return true;
 }
 
 static az_err read_merges(az_tokenizer *tok, const az_json_doc *doc, const az_json *model)
@@ -111,7 +111,7 @@ static az_err read_merges(az_tokenizer *tok, const az_json_doc *doc, const az_js
         if (az_json_get_type(v) == AZ_JSON_STRING &&
             strncmp(az_json_string(v, NULL), "#version", 8) == 0)
             continue;
-        if (get_merge(&left, &n_left, &right, &n_right, v) != AZ_OK)
+        if (!get_merge(&left, &n_left, &right, &n_right, v))
             return az_fail(AZ_EINPUT,
                            "%s: model: merges: element %zu: found %s, expected \"left right\" or "
                            "[\"left\", \"right\"]",

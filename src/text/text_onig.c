@@ -148,7 +148,7 @@ out:
     return err;
 }
 
-/* ---- The az_onig */
+/* ---- The walk */
 /* Under (?i) Oniguruma also lets one character match several (U+FB06 for st): pairs of literals
  * that fold so are refused. */
 static az_err add_literal(az_onig *w, uint32_t c)

@@ -138,11 +138,11 @@ typedef struct {
 typedef struct {
     size_t off, len;
     int added; /* index into az_tokenizer.added */
-} az_pattern;
+} az_match;
 /* Contents to look for, sorted. */
 typedef struct {
     az_str pool;
-    az_pattern *pattern;
+    az_match *pattern;
     size_t n;
     bool first[256];
 } az_match_set;
