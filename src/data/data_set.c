@@ -85,10 +85,9 @@ az_err az_data_split(az_dataset *set, az_dataset *held_out, double fraction, uin
     AZ_TRY(AZ_NEW(held_out->targets, (size_t)n_out, "dataset"));
     az_dataset kept = *set;
     kept.n = kept.n_tokens = kept.n_targets = kept.longest = 0;
-    for (int64_t i = 0; i < n; i++) {
-        /* Moving towards the front overwrites start[kept.n] only, kept.n <= i: read it first. */
+    /* Samples that are kept move towards the front, over what has been read. */
+    for (int64_t i = 0; i < n; i++)
         move_sample(is_out[i] ? held_out : &kept, set, i);
-    }
     kept.start[kept.n] = kept.n_tokens;
     held_out->start[held_out->n] = held_out->n_tokens;
     *set = kept;

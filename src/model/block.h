@@ -40,7 +40,8 @@ typedef struct {
 
 /* Carve a workspace out of arena (counting pass or real), for forward of N tokens and backward of
  * N_back (0: none) in sequences of at most longest keys. R_max: largest adapter rank. dropout:
- * whether its scratch is wanted, for N_back tokens. */
+ * whether its scratch is wanted, for N_back tokens. work->rope is the caller's and stays as it is.
+ */
 void az_work_carve(az_work *work, az_arena *arena, const az_config *config, int64_t N,
                    int64_t N_back, int64_t longest, int64_t R_max, bool dropout);
 

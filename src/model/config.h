@@ -59,8 +59,8 @@ typedef struct {
 } az_weight;
 
 typedef struct {
-    az_weight
-        *weights; /* in model order: embedding, layer by layer, final norm, head (absent if tied) */
+    /* In model order: embedding, layer by layer, final norm, head (absent if tied). */
+    az_weight *weights;
     int n_weights;
 } az_table;
 

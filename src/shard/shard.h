@@ -21,7 +21,13 @@
 
 typedef struct az_shard az_shard;
 
-typedef enum { AZ_UNIT_EMBED, AZ_UNIT_LAYER, AZ_UNIT_NORM, AZ_UNIT_HEAD } az_unit_kind;
+typedef enum {
+    AZ_UNIT_EMBED,
+    AZ_UNIT_LAYER,
+    AZ_UNIT_NORM,
+    AZ_UNIT_HEAD,
+    AZ_N_UNIT_KINDS
+} az_unit_kind;
 
 /* Cut the model and read this rank's slices. poison: fill what is not held with NaN, and never hand
  * out a slice in place (tests). Collective. */

@@ -68,18 +68,17 @@ az_err az_shard_cut(az_shard *shard, const az_table *table, const az_tensor_set 
 {
     az_err err;
     const int64_t limit = layer_elements(table);
-    int64_t most_units = 0, most_members = 0;
+    int64_t most = 0; /* members; there are no more units than that */
     for (int i = 0; i < table->n_weights; i++) {
         const az_weight *w = &table->weights[i];
-        int64_t pieces = w->layer < 0 ? az_ceil_div(w->rows, piece_rows(w, limit)) : 1;
-        most_units += pieces;
-        most_members += pieces;
+        most += w->layer < 0 ? az_ceil_div(w->rows, piece_rows(w, limit)) : 1;
     }
-    AZ_TRY(AZ_NEW(shard->units, (size_t)most_units, "base index"));
-    AZ_TRY(AZ_NEW(shard->members, (size_t)most_members, "base index"));
+    AZ_TRY(AZ_NEW(shard->units, (size_t)most, "base index"));
+    AZ_TRY(AZ_NEW(shard->members, (size_t)most, "base index"));
     int layer = -1;
-    for (int i = 0; i < table->n_weights;
-         i++) { /* in model order: kinds and layers follow each other */
+    /* The table is in model order: units of a kind follow each other, and so do a layer's tensors.
+     */
+    for (int i = 0; i < table->n_weights; i++) {
         const az_weight *w = &table->weights[i];
         az_unit_kind kind = w->layer >= 0             ? AZ_UNIT_LAYER
                             : w->role == AZ_ROLE_NORM ? AZ_UNIT_NORM

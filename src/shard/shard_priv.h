@@ -30,8 +30,8 @@ struct az_shard {
     int n_members;
     az_unit *units;
     int n_units;
-    int first[4],
-        count[4]; /* units of each kind; head and embedding are the same where they are tied */
+    /* Units of each kind; head and embedding are the same where they are tied. */
+    int first[AZ_N_UNIT_KINDS], count[AZ_N_UNIT_KINDS];
     int64_t head_rows;
     char *held; /* this rank's slices, unit after unit */
     size_t held_bytes;

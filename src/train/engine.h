@@ -42,7 +42,7 @@ void az_engine_close(az_engine *engine);
 az_err az_engine_open_tokenizer(az_tokenizer **out_tokenizer, const az_deck *deck);
 /* The id that ends a text: the tokenizer's eos_token, else the model's first; -1: none. */
 int32_t az_engine_get_eos(const az_engine *engine, const az_tokenizer *opt_tokenizer);
-/* Number, as in the banner: trainable, all, share. */
+/* Two or three lines: the model and its sizes, the adapter, how much of all is trainable. Local. */
 void az_engine_say(const az_engine *engine);
 
 #endif
