@@ -10,17 +10,36 @@
 
 static char message[AZ_ERR_MAX];
 
+/* The end of a message of n bytes, if they were too many. */
+static void mark_cut(size_t n)
+{
+    if (n >= sizeof message)
+        memcpy(message + sizeof message - 4, "...", 4);
+}
+
 az_err az_fail(az_err code, const char *fmt, ...)
 {
     if (message[0] == '\0') {
         va_list args;
         va_start(args, fmt);
-        int n = vsnprintf(message, sizeof message, fmt, args);
+        mark_cut((size_t)vsnprintf(message, sizeof message, fmt, args));
         va_end(args);
-        if (n >= (int)sizeof message)
-            memcpy(message + sizeof message - 4, "...", 4);
     }
     return code;
+}
+
+az_err az_err_place(az_err err, const char *where)
+{
+    const size_t n = strlen(where) + 2, len = strlen(message);
+    if (err != AZ_EINPUT || n >= sizeof message)
+        return err;
+    const size_t kept = len < sizeof message - n ? len : sizeof message - n - 1;
+    memmove(message + n, message, kept);
+    memcpy(message, where, n - 2);
+    memcpy(message + n - 2, ": ", 2);
+    message[n + kept] = '\0';
+    mark_cut(n + len);
+    return err;
 }
 
 const char *az_err_message(void)

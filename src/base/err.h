@@ -21,6 +21,9 @@ enum {
 az_err az_fail(az_err code, const char *fmt, ...) __attribute__((format(printf, 2, 3), cold));
 /* The recorded message, "" if there is none. Borrowed until the next az_fail or az_err_clear. */
 const char *az_err_message(void);
+/* If err is AZ_EINPUT, put "where: " in front of the recorded message: for a caller that knows the
+ * place of what a callee found wrong. Hands err back. */
+az_err az_err_place(az_err err, const char *where);
 /* Forget the recorded message, for a caller that has dealt with the failure. */
 void az_err_clear(void);
 

@@ -105,9 +105,10 @@ static az_err add_text(az_reader *r, const az_json *v, const char *key, bool fir
                        where, key);
     const char *s = az_json_string(v, &bytes);
     if (first && r->options->add_bos)
-        AZ_TRY(az_text_encode_front(&r->ids, r->opt_tokenizer, s, bytes));
+        err = az_text_encode_front(&r->ids, r->opt_tokenizer, s, bytes);
     else
-        AZ_TRY(az_text_encode(&r->ids, r->opt_tokenizer, s, bytes, false));
+        err = az_text_encode(&r->ids, r->opt_tokenizer, s, bytes, false);
+    AZ_TRY(az_err_place(err, where));
     for (size_t i = start; i < r->ids.n; i++)
         AZ_TRY(az_ids_add(&r->labels, trained ? r->ids.v[i] : AZ_NO_LABEL));
 out:

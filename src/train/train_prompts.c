@@ -86,13 +86,7 @@ static az_err add_text(reader *r, const char *text, const char *where)
     az_err err = r->options->add_bos
                      ? az_text_encode_front(&r->ids, r->tokenizer, text, strlen(text))
                      : az_text_encode(&r->ids, r->tokenizer, text, strlen(text), false);
-    if (err != AZ_EINPUT)
-        return err;
-    char message[512];
-    strncpy(message, az_err_message(), sizeof message - 1);
-    message[sizeof message - 1] = '\0';
-    az_err_clear();
-    return az_fail(err, "%s: %s", where, message);
+    return az_err_place(err, where);
 }
 
 static az_err add_ids(reader *r, const az_json *list, const char *where)

@@ -1,5 +1,6 @@
 /* A tokenizer in a few lines, so that tests of datasets know every id: a byte is its own id, but
- * "ab" is one token, '^' is the beginning, '|' the end of a sequence, '!' an id that no model has.
+ * "ab" is one token, '^' is the beginning, '|' the end of a sequence, '!' an id that no model has;
+ * '~' is refused.
  * Special tokens stand around a text, as some tokenizers have it. */
 #ifndef AZ_TESTS_DATA_STUB_H
 #define AZ_TESTS_DATA_STUB_H
@@ -39,6 +40,8 @@ az_err az_text_encode(az_ids *ids, az_tokenizer *tokenizer, const char *text, si
     tokenizer->n_encoded++;
     if (add_special)
         AZ_TRY(az_ids_add(ids, STUB_BOS));
+    if (memchr(text, '~', bytes) != NULL)
+        return az_fail(AZ_EINPUT, "a text with a tilde");
     for (size_t i = 0; i < bytes; i++) {
         int32_t id = (unsigned char)text[i];
         if (id == 'a' && i + 1 < bytes && text[i + 1] == 'b') {

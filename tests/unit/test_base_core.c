@@ -35,6 +35,35 @@ static void a_long_message_is_cut(void **state)
     test_free(text);
 }
 
+static void a_place_comes_in_front(void **state)
+{
+    (void)state;
+    char *text = test_malloc(AZ_ERR_MAX);
+    assert_int_equal(az_err_place(AZ_OK, "f"), AZ_OK);
+    assert_string_equal(az_err_message(), "");
+    assert_int_equal(az_err_place(az_fail(AZ_EENV, "disk"), "f"), AZ_EENV);
+    assert_string_equal(az_err_message(), "disk");
+    az_err_clear();
+    assert_int_equal(az_err_place(az_fail(AZ_EINPUT, "bad"), "file:1"), AZ_EINPUT);
+    assert_string_equal(az_err_message(), "file:1: bad");
+    az_err_clear();
+    memset(text, 'x', AZ_ERR_MAX - 1);
+    text[AZ_ERR_MAX - 1] = '\0';
+    az_fail(AZ_EINPUT, "%s", text + 3);
+    az_err_place(AZ_EINPUT, "f"); /* just fits */
+    assert_int_equal(strlen(az_err_message()), AZ_ERR_MAX - 1);
+    assert_int_equal(az_err_message()[AZ_ERR_MAX - 2], 'x');
+    az_err_place(AZ_EINPUT, "g");
+    assert_int_equal(strlen(az_err_message()), AZ_ERR_MAX - 1);
+    assert_memory_equal(az_err_message(), "g: f: x", 7);
+    assert_string_equal(az_err_message() + AZ_ERR_MAX - 4, "...");
+    az_err_clear();
+    az_fail(AZ_EINPUT, "short");
+    az_err_place(AZ_EINPUT, text); /* no place for it */
+    assert_string_equal(az_err_message(), "short");
+    test_free(text);
+}
+
 static az_err three_calls(int failing, int *calls)
 {
     az_err err;
@@ -283,6 +312,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(the_first_message_wins, clear_error),
         cmocka_unit_test_setup(a_long_message_is_cut, clear_error),
+        cmocka_unit_test_setup(a_place_comes_in_front, clear_error),
         cmocka_unit_test_setup(try_goes_to_the_exit, clear_error),
         cmocka_unit_test_setup(a_bug_aborts_with_its_place, clear_error),
         cmocka_unit_test_setup(faults_become_one_message, clear_error),

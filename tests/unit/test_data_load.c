@@ -214,6 +214,7 @@ static void test_refused(void **state)
         {"{\"text\": \"x\"} {}", ":2: not valid JSON: column "},
         {"{\"text\" \"x\"}", "column 11"},
         {"{\"text\": \"x\", \"text\": \"y\"}", "duplicate"},
+        {"{\"text\": \"a~\"}", "rows.jsonl:2: a text with a tilde"},
         {"{\"text\": \"a\\u0000b\"}", "\\u0000"},
         {"{\"text\": \"a\\ud800b\"}", "invalid Unicode"},
         {"{\"text\": \"a\xff\"}", ":2: invalid UTF-8: byte 0xff at offset 11 of the line"},
