@@ -4,6 +4,7 @@
 #include "base/str.h"
 
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -125,4 +126,59 @@ int az_str_distance(const char *a, const char *b)
         }
     }
     return row[lb];
+}
+
+size_t az_str_check_utf8(const char *s, size_t n)
+{
+    const uint8_t *p = (const uint8_t *)s;
+    size_t i = 0;
+    while (i < n) {
+        uint8_t b = p[i];
+        if (b < 0x80) {
+            i++;
+            continue;
+        }
+        /* The second byte's range shuts out overlong forms, surrogates, and what lies beyond
+         * U+10FFFF. */
+        uint8_t lo = b == 0xe0 ? 0xa0 : b == 0xf0 ? 0x90 : 0x80;
+        uint8_t hi = b == 0xed ? 0x9f : b == 0xf4 ? 0x8f : 0xbf;
+        size_t len = b >= 0xc2 && b <= 0xdf   ? 2
+                     : b >= 0xe0 && b <= 0xef ? 3
+                     : b >= 0xf0 && b <= 0xf4 ? 4
+                                              : 0;
+        if (len == 0 || len > n - i || p[i + 1] < lo || p[i + 1] > hi)
+            return i;
+        for (size_t k = 2; k < len; k++)
+            if ((p[i + k] & 0xc0) != 0x80)
+                return i;
+        i += len;
+    }
+    return n;
+}
+
+bool az_str_next_line(const char **out_line, size_t *out_n, const char *text, size_t bytes,
+                      size_t *io_at)
+{
+    static const char mark[] = "\xef\xbb\xbf";
+    if (*io_at >= bytes)
+        return false;
+    const char *line = text + *io_at, *end = memchr(line, '\n', bytes - *io_at);
+    size_t n = end != NULL ? (size_t)(end - line) : bytes - *io_at;
+    const bool first = *io_at == 0;
+    *io_at += n + 1;
+    if (first && n >= 3 && memcmp(line, mark, 3) == 0) {
+        line += 3;
+        n -= 3;
+    }
+    *out_line = line;
+    *out_n = n > 0 && line[n - 1] == '\r' ? n - 1 : n;
+    return true;
+}
+
+bool az_str_is_blank(const char *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (s[i] != ' ' && s[i] != '\t' && s[i] != '\r')
+            return false;
+    return true;
 }

@@ -2,6 +2,7 @@
 #ifndef AZ_BASE_STR_H
 #define AZ_BASE_STR_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/err.h"
@@ -22,6 +23,14 @@ const char *az_format_bytes(double bytes);
 const char *az_format_count(long long n);
 /* "2h05m", "3m20s", "12.3s", likewise. */
 const char *az_format_seconds(double s);
+/* Bytes from the start that are valid UTF-8; n if all are. */
+size_t az_str_check_utf8(const char *s, size_t n);
+/* Walk over the lines of text[bytes), from *io_at = 0 on: the next line without its end (LF or CR
+ * LF; the last may have none), the first without a byte order mark. False after the last. */
+bool az_str_next_line(const char **out_line, size_t *out_n, const char *text, size_t bytes,
+                      size_t *io_at);
+/* Spaces and tabs only, or nothing. */
+bool az_str_is_blank(const char *s, size_t n);
 /* Edit distance of two strings (for "did you mean"). */
 int az_str_distance(const char *a, const char *b);
 

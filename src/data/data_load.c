@@ -124,40 +124,24 @@ out:
     return err;
 }
 
-static bool is_blank(const char *s, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (s[i] != ' ' && s[i] != '\t' && s[i] != '\r')
-            return false;
-    return true;
-}
-
 static az_err read_lines(loader *l, int f, int64_t line_ends_before)
 {
     az_err err = AZ_OK;
     const part *p = &l->parts[f];
     az_str where = {0};
-    const char *end = p->text + p->bytes, *own_end = p->text + (p->end - p->start);
-    const char *s = p->text + (p->first - p->start);
+    const size_t own_end = (size_t)(p->end - p->start);
+    const char *s;
+    size_t n, at = (size_t)(p->first - p->start);
     /* Of the two bytes that text may begin with, only the second is of this rank's range. */
-    int64_t line = 1 + line_ends_before;
-    if (p->first > p->start + 1)
+    int64_t line = line_ends_before + (p->first > p->start + 1);
+    while (at < own_end && az_str_next_line(&s, &n, p->text, (size_t)p->bytes, &at)) {
         line++;
-    while (s < own_end) {
-        const char *nl = memchr(s, '\n', (size_t)(end - s)), *stop = nl != NULL ? nl : end;
-        if (p->start == 0 && s == p->text && stop - s >= 3 && memcmp(s, "\xef\xbb\xbf", 3) == 0)
-            s += 3; /* byte order mark */
-        size_t n = (size_t)(stop - s);
-        if (n > 0 && s[n - 1] == '\r')
-            n--;
-        if (!is_blank(s, n)) {
-            where.len = 0;
-            AZ_TRY(az_str_add(&where, "%s:%lld", l->files[f], (long long)line));
-            AZ_TRY(az_reader_add(&l->reader, s, n, where.s));
-            l->n_lines[f]++;
-        }
-        s = stop + 1;
-        line++;
+        if (az_str_is_blank(s, n))
+            continue;
+        where.len = 0;
+        AZ_TRY(az_str_add(&where, "%s:%lld", l->files[f], (long long)line));
+        AZ_TRY(az_reader_add(&l->reader, s, n, where.s));
+        l->n_lines[f]++;
     }
 out:
     az_str_fini(&where);

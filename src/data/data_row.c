@@ -15,28 +15,6 @@
 static const char expected[] =
     "expected \"text\", or \"prompt\" and \"completion\", or \"input_ids\" and optional \"labels\"";
 
-/* Offset of the first byte that is not part of valid UTF-8, or -1. */
-static int64_t find_bad_utf8(const unsigned char *s, size_t n)
-{
-    for (size_t i = 0; i < n;) {
-        unsigned char c = s[i];
-        size_t more = c < 0x80 ? 0 : c < 0xe0 ? 1 : c < 0xf0 ? 2 : 3;
-        if ((c >= 0x80 && c < 0xc2) || c > 0xf4 || i + more >= n + (more == 0))
-            return (int64_t)i;
-        for (size_t k = 1; k <= more; k++) {
-            unsigned char lo = 0x80, hi = 0xbf;
-            if (k == 1) { /* no overlong form, no surrogate, nothing above U+10FFFF */
-                lo = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : lo;
-                hi = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : hi;
-            }
-            if (s[i + k] < lo || s[i + k] > hi)
-                return (int64_t)i;
-        }
-        i += more + 1;
-    }
-    return -1;
-}
-
 /* What a line gives: members, each NULL if absent. */
 typedef struct {
     const az_json *text, *prompt, *completion, *input_ids, *labels;
@@ -225,10 +203,10 @@ az_err az_reader_add(az_reader *reader, const char *line, size_t bytes, const ch
     az_json_doc *doc = NULL;
     row m = {0};
     const size_t start = reader->ids.n;
-    const int64_t bad = find_bad_utf8((const unsigned char *)line, bytes);
-    if (bad >= 0)
-        return az_fail(AZ_EINPUT, "%s: invalid UTF-8: byte 0x%02x at offset %lld of the line",
-                       where, (unsigned char)line[bad], (long long)bad);
+    const size_t valid = az_str_check_utf8(line, bytes);
+    if (valid < bytes)
+        return az_fail(AZ_EINPUT, "%s: invalid UTF-8: byte 0x%02x at offset %zu of the line", where,
+                       (unsigned char)line[valid], valid);
     AZ_TRY(az_json_parse(&doc, line, bytes, where));
     AZ_TRY(read_members(&m, az_json_root(doc), where));
     if (m.input_ids != NULL) {

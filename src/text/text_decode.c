@@ -49,7 +49,7 @@ static az_err add_lossy(az_str *out, const char *s, size_t n)
 {
     az_err err = AZ_OK;
     while (n > 0) {
-        size_t valid = az_text_check_utf8(s, n);
+        size_t valid = az_str_check_utf8(s, n);
         AZ_TRY(az_str_add_bytes(out, s, valid));
         s += valid;
         n -= valid;

@@ -162,7 +162,7 @@ az_err az_text_encode(az_ids *ids, az_tokenizer *tokenizer, const char *text, si
                       bool add_special)
 {
     az_err err;
-    size_t n = ids->n, valid = az_text_check_utf8(text, bytes);
+    size_t n = ids->n, valid = az_str_check_utf8(text, bytes);
     if (valid < bytes)
         return az_fail(AZ_EINPUT, "not valid UTF-8: byte 0x%02x at offset %zu",
                        (unsigned)(uint8_t)text[valid], valid);

@@ -19,8 +19,6 @@
 uint32_t az_text_get_char(int *out_bytes, const char *s);
 /* Write a code point, return its length. */
 int az_text_fill_char(char *out, uint32_t c);
-/* Bytes from the start that are valid UTF-8; n if all are. */
-size_t az_text_check_utf8(const char *s, size_t n);
 bool az_text_is_space(uint32_t c);   /* White_Space */
 bool az_text_is_numeric(uint32_t c); /* categories Nd, Nl, No */
 bool az_text_is_word(uint32_t c);    /* \w of the library's own regular expressions */

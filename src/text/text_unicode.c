@@ -49,34 +49,6 @@ int az_text_fill_char(char *out, uint32_t c)
     return 4;
 }
 
-size_t az_text_check_utf8(const char *s, size_t n)
-{
-    const uint8_t *p = (const uint8_t *)s;
-    size_t i = 0;
-    while (i < n) {
-        uint8_t b = p[i];
-        if (b < 0x80) {
-            i++;
-            continue;
-        }
-        /* The second byte's range shuts out overlong forms, surrogates, and what lies beyond
-         * U+10FFFF. */
-        uint8_t lo = b == 0xe0 ? 0xa0 : b == 0xf0 ? 0x90 : 0x80;
-        uint8_t hi = b == 0xed ? 0x9f : b == 0xf4 ? 0x8f : 0xbf;
-        size_t len = b >= 0xc2 && b <= 0xdf   ? 2
-                     : b >= 0xe0 && b <= 0xef ? 3
-                     : b >= 0xf0 && b <= 0xf4 ? 4
-                                              : 0;
-        if (len == 0 || len > n - i || p[i + 1] < lo || p[i + 1] > hi)
-            return i;
-        for (size_t k = 2; k < len; k++)
-            if ((p[i + k] & 0xc0) != 0x80)
-                return i;
-        i += len;
-    }
-    return n;
-}
-
 bool az_text_is_space(uint32_t c)
 {
     return (c >= 0x09 && c <= 0x0d) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||

@@ -173,28 +173,16 @@ out:
     return err;
 }
 
-static bool is_blank(const char *line, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i++)
-        if (strchr(" \t\r", line[i]) == NULL)
-            return false;
-    return true;
-}
-
 static az_err read_file(reader *r, const char *path)
 {
     az_err err;
     char *data = NULL;
-    size_t bytes, i = 0;
+    const char *line;
+    size_t bytes, n, at = 0;
     az_str where = {0};
     AZ_TRY(az_file_read(&data, &bytes, path));
-    if (bytes >= 3 && memcmp(data, "\xef\xbb\xbf", 3) == 0) /* a byte order mark */
-        i = 3;
-    for (int64_t number = 1; i < bytes; number++) {
-        const char *line = data + i, *end = memchr(line, '\n', bytes - i);
-        const size_t n = end != NULL ? (size_t)(end - line) : bytes - i;
-        i += n + 1;
-        if (is_blank(line, n))
+    for (int64_t number = 1; az_str_next_line(&line, &n, data, bytes, &at); number++) {
+        if (az_str_is_blank(line, n))
             continue;
         where.len = 0;
         AZ_TRY(az_str_add(&where, "%s:%lld", path, (long long)number));

@@ -277,6 +277,50 @@ static void distances(void **state)
 
 #define TEST(f) cmocka_unit_test_setup(f, clear_error)
 
+static void lines_are_walked(void **state)
+{
+    (void)state;
+    static const char text[] = "\xef\xbb\xbf"
+                               "one\r\n\n \t\r\n\xef\xbb\xbf\nlast\r";
+    static const char *const expected[] = {"one", "", " \t", "\xef\xbb\xbf", "last"};
+    const char *line;
+    size_t n, at = 0;
+    for (int i = 0; i < 5; i++) {
+        assert_true(az_str_next_line(&line, &n, text, sizeof text - 1, &at));
+        assert_int_equal(n, strlen(expected[i]));
+        assert_memory_equal(line, expected[i], n);
+        assert_int_equal(az_str_is_blank(line, n), i == 1 || i == 2);
+    }
+    assert_false(az_str_next_line(&line, &n, text, sizeof text - 1, &at));
+    at = 0;
+    assert_false(az_str_next_line(&line, &n, text, 0, &at));
+    assert_true(az_str_next_line(&line, &n, "x\n", 2, &at));
+    assert_false(az_str_next_line(&line, &n, "x\n", 2, &at));
+}
+
+static void utf8_is_checked(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        size_t valid;
+    } cases[] = {{"", 0},
+                 {"a\x7f", 2},
+                 {"\xc2\x80\xdf\xbf\xe0\xa0\x80\xef\xbf\xbf", 10},
+                 {"\xf0\x90\x80\x80\xf4\x8f\xbf\xbf", 8},
+                 {"a\x80", 1},            /* nothing that it continues */
+                 {"a\xc1\xbf", 1},        /* overlong */
+                 {"\xe0\x9f\xbf", 0},     /* overlong */
+                 {"\xf0\x8f\xbf\xbf", 0}, /* overlong */
+                 {"\xed\xa0\x80", 0},     /* a surrogate */
+                 {"\xf4\x90\x80\x80", 0}, /* beyond U+10FFFF */
+                 {"\xf5\x80\x80\x80", 0}, /* likewise */
+                 {"ab\xe2\x82", 2},       /* cut */
+                 {"ab\xe2\x82z", 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(az_str_check_utf8(cases[i].text, strlen(cases[i].text)), cases[i].valid);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -291,6 +335,8 @@ int main(void)
         TEST(strings_grow),
         TEST(numbers_for_people),
         TEST(distances),
+        TEST(lines_are_walked),
+        TEST(utf8_is_checked),
     };
     return cmocka_run_group_tests_name("base files and strings", tests, setup, teardown) != 0;
 }
