@@ -18,6 +18,10 @@ cluster_lacks() {
         echo "not root: slurmd starts jobs for other users"
         return
     }
+    grep -q ' /sys/fs/cgroup' /proc/mounts || {
+        echo "no control groups at /sys/fs/cgroup: slurmd needs them"
+        return
+    }
     PATH=$PATH:/usr/sbin:/sbin
     for p in munged slurmctld slurmd sbatch srun; do
         command -v "$p" >/dev/null || {
