@@ -246,7 +246,7 @@ def check_files():
                 if part_of(*person) != part:
                     faults.append(f"{place}: {' '.join(person)} belongs to {part_of(*person)}")
             if not sample["prompt"].endswith("\n") or sample["completion"] != sample["completion"].strip():
-                faults.append(f"{place}: the prompt must end with a newline, the completion must not have any space around it")
+                faults.append(f"{place}: the prompt must end with a newline, the completion have no space around it")
             people[part] |= named
             prompts[part].add(sample["prompt"])
         if len(prompts[part]) != len(samples):
@@ -358,7 +358,8 @@ def pretrain(model, documents, held, args):
     for step, batch in enumerate(plan):
         part = max(0.0, (step - warm) / (len(plan) - warm))
         for group in optimizer.param_groups:
-            group["lr"] = args.learning_rate * min(1, (step + 1) / warm) * (0.05 + 0.95 * (1 + math.cos(math.pi * part)) / 2)
+            decayed = 0.05 + 0.95 * (1 + math.cos(math.pi * part)) / 2
+            group["lr"] = args.learning_rate * min(1, (step + 1) / warm) * decayed
         loss, targets = loss_of(model, batch)
         (loss / targets).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -414,7 +415,7 @@ def make_all(args):
     pretrain(model, documents, held, args)
     model = model.to(torch.bfloat16).float().eval()     # as it will be stored
 
-    # Of the entropy of a document the first token is not predicted; this makes the bound a little too high.
+    # A document's first token is chosen by the generator too, but not predicted: the bound is a little too high.
     targets = sum(len(d) - 1 for d in held) / len(held)
     print(f"loss a token on new documents: {mean_loss(model, held):.4f}")
     print(f"to compare: untrained {untrained:.4f}, unigrams {unigram_entropy(held):.4f}, "
@@ -451,6 +452,7 @@ def save_model(model, tokenizer, path):
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=EOS, model_max_length=512,
                             clean_up_tokenization_spaces=False).save_pretrained(path)
     for name in sorted(os.listdir(path)):
+        os.chmod(os.path.join(path, name), 0o644)
         print(f"model/{name}: {os.path.getsize(os.path.join(path, name))} bytes")
 
 
