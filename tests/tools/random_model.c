@@ -1,6 +1,6 @@
-/* random_model DIR D F L H G K V DTYPE TIED SEED: a Hugging Face directory of a Llama with random
- * weights, for tests of size and speed. Values are uniform, scaled so that activations keep their
- * size. */
+/* random_model DIR D F L H G K V DTYPE TIED SEED [PAD]: a Hugging Face directory of a Llama with
+ * random weights, for tests of size and speed. Values are uniform, scaled so that activations keep
+ * their size. */
 #include <config.h>
 
 #include <math.h>
@@ -15,37 +15,40 @@ enum { MAX = 4096 };
 static az_tensor_out tensors[MAX];
 static int n;
 
-static void add(const char *name, int64_t rows, int64_t cols, az_dtype dtype, uint64_t seed)
+/* [rows + pad_rows, cols + pad_cols], zero beyond rows and cols: what lies within does not depend
+ * on the padding. */
+static void add(const char *name, int64_t rows, int64_t cols, int64_t pad_rows, int64_t pad_cols,
+                az_dtype dtype, uint64_t seed)
 {
-    const int64_t count = rows * cols;
-    char *data = az_alloc((size_t)count, az_dtype_bytes(dtype), "weights");
+    const int64_t all_rows = rows + pad_rows, all_cols = cols + pad_cols;
+    char *data = az_alloc((size_t)(all_rows * all_cols), az_dtype_bytes(dtype), "weights");
     if (data == NULL || n == MAX)
         exit(1);
     const float scale = rows == 1 ? 0.1f : sqrtf(3.0f / (float)cols), shift = rows == 1 ? 1 : 0;
-    for (int64_t i = 0; i < count; i += 4) {
-        uint32_t u[4];
-        az_philox(u, seed, (uint32_t)i, (uint32_t)(i >> 32), (uint32_t)n, 0);
-        for (int j = 0; j < 4 && i + j < count; j++) {
-            float x = shift + scale * (2 * az_u32_to_unit(u[j]) - 1);
-            if (dtype == AZ_F32)
-                ((float *)data)[i + j] = x;
-            else if (dtype == AZ_F16)
-                ((az_f16 *)data)[i + j] = az_f32_to_f16(x);
-            else
-                ((az_bf16 *)data)[i + j] = az_f32_to_bf16(x);
-        }
+    for (int64_t i = 0; i < rows * cols; i++) {
+        static uint32_t u[4];
+        const int64_t row = i / cols, col = i % cols, to = row * all_cols + col;
+        if (col % 4 == 0)
+            az_philox(u, seed, (uint32_t)(col / 4), (uint32_t)row, (uint32_t)n, 0);
+        const float x = shift + scale * (2 * az_u32_to_unit(u[col % 4]) - 1);
+        if (dtype == AZ_F32)
+            ((float *)data)[to] = x;
+        else if (dtype == AZ_F16)
+            ((az_f16 *)data)[to] = az_f32_to_f16(x);
+        else
+            ((az_bf16 *)data)[to] = az_f32_to_bf16(x);
     }
     tensors[n++] = (az_tensor_out){.name = az_strdup(name, "names"),
                                    .dtype = dtype,
                                    .n_dims = rows == 1 ? 1 : 2,
-                                   .shape = {rows == 1 ? cols : rows, cols},
+                                   .shape = {rows == 1 ? all_cols : all_rows, all_cols},
                                    .data = data};
 }
 
 int main(int argc, char **argv)
 {
-    if (argc != 12) {
-        fprintf(stderr, "usage: %s DIR D F L H G K V f32|f16|bf16 0|1 SEED\n", argv[0]);
+    if (argc != 12 && argc != 13) {
+        fprintf(stderr, "usage: %s DIR D F L H G K V f32|f16|bf16 0|1 SEED [PAD]\n", argv[0]);
         return 2;
     }
     const char *dir = argv[1];
@@ -56,26 +59,28 @@ int main(int argc, char **argv)
                        : strcmp(argv[9], "f16") == 0 ? AZ_F16
                                                      : AZ_BF16;
     const uint64_t seed = (uint64_t)atoll(argv[11]);
+    const int64_t pad = argc == 13 ? atoll(argv[12]) : 0;
     static const char *const linears[] = {
         "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
         "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
     const int64_t shape[7][2] = {{H * K, D}, {G * K, D}, {G * K, D}, {D, H * K},
                                  {F, D},     {F, D},     {D, F}};
     char name[200];
-    add("model.embed_tokens.weight", V, D, t, seed);
+    add("model.embed_tokens.weight", V, D, 0, 0, t, seed);
     for (int l = 0; l < L; l++) {
         for (int i = 0; i < 7; i++) {
             snprintf(name, sizeof name, "model.layers.%d.%s.weight", l, linears[i]);
-            add(name, shape[i][0], shape[i][1], t, seed);
+            add(name, shape[i][0], shape[i][1], i == 4 || i == 5 ? pad : 0, i == 6 ? pad : 0, t,
+                seed);
         }
         snprintf(name, sizeof name, "model.layers.%d.input_layernorm.weight", l);
-        add(name, 1, D, t, seed);
+        add(name, 1, D, 0, 0, t, seed);
         snprintf(name, sizeof name, "model.layers.%d.post_attention_layernorm.weight", l);
-        add(name, 1, D, t, seed);
+        add(name, 1, D, 0, 0, t, seed);
     }
-    add("model.norm.weight", 1, D, t, seed);
+    add("model.norm.weight", 1, D, 0, 0, t, seed);
     if (!tied)
-        add("lm_head.weight", V, D, t, seed);
+        add("lm_head.weight", V, D, 0, 0, t, seed);
     az_str text = {0};
     az_err err = az_dir_create(dir);
     if (err == AZ_OK)
@@ -91,8 +96,8 @@ int main(int argc, char **argv)
                          "\"tie_word_embeddings\": %s,\n"
                          " \"bos_token_id\": 1, \"eos_token_id\": 2, \"torch_dtype\": "
                          "\"bfloat16\"}\n",
-                         (long long)D, (long long)F, L, (long long)H, (long long)G, (long long)K,
-                         (long long)V, tied ? "true" : "false");
+                         (long long)D, (long long)(F + pad), L, (long long)H, (long long)G,
+                         (long long)K, (long long)V, tied ? "true" : "false");
     char *config = az_path_join(dir, "config.json"),
          *model = az_path_join(dir, "model.safetensors");
     if (err == AZ_OK)
