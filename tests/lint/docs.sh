@@ -28,7 +28,7 @@ found '\b(?:az_[a-z0-9_]+|AZ_[A-Z0-9_]+)\*?' | while IFS=: read -r file line wor
 done >>"$faults"
 
 # ---- paths, and names within them
-found '(?<![A-Za-z0-9_./<>-])(?:src|tests|batch|m4|build-aux|\.ci)/[A-Za-z0-9_./*-]*[A-Za-z0-9_*/](?::[A-Za-z_][A-Za-z0-9_]*)?' |
+found '(?<![A-Za-z0-9_./<>-])(?:src|tests|doc|inputs|batch|m4|build-aux|\.ci)/[A-Za-z0-9_./*-]*[A-Za-z0-9_*/](?::[A-Za-z_][A-Za-z0-9_]*)?' |
     while IFS=: read -r file line path name; do
         # shellcheck disable=SC2086
         set -- $path # a pattern of names may be given

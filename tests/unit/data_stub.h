@@ -13,26 +13,6 @@ struct az_tokenizer {
     int n_encoded;
 };
 
-az_err az_ids_add(az_ids *ids, int32_t id)
-{
-    if (ids->n == ids->cap) {
-        size_t cap = ids->cap * 2 + 16;
-        int32_t *v = az_realloc(ids->v, cap, sizeof *v, "test");
-        if (v == NULL)
-            return AZ_EENV;
-        ids->v = v;
-        ids->cap = cap;
-    }
-    ids->v[ids->n++] = id;
-    return AZ_OK;
-}
-
-void az_ids_fini(az_ids *ids)
-{
-    az_free(ids->v);
-    *ids = (az_ids){0};
-}
-
 az_err az_text_encode(az_ids *ids, az_tokenizer *tokenizer, const char *text, size_t bytes,
                       bool add_special)
 {
