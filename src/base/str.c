@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -50,6 +51,17 @@ az_err az_str_add(az_str *str, const char *fmt, ...)
     str->len += (size_t)n;
 out:
     return err;
+}
+
+az_err az_str_add_real(az_str *str, double v)
+{
+    char digits[40];
+    for (int n = 1; n <= 17; n++) {
+        snprintf(digits, sizeof digits, "%.*g", n, v);
+        if (strtod(digits, NULL) == v)
+            break;
+    }
+    return az_str_add(str, "%s", digits);
 }
 
 void az_str_fini(az_str *str)

@@ -15,6 +15,8 @@ typedef struct {
 
 az_err az_str_add(az_str *str, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 az_err az_str_add_bytes(az_str *str, const void *bytes, size_t n);
+/* The fewest digits that read back to the same number. */
+az_err az_str_add_real(az_str *str, double v);
 void az_str_fini(az_str *str);
 
 /* "1.50 GiB": bytes for people, in one of sixteen static buffers that are used in turn. */

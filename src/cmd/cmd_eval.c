@@ -71,28 +71,27 @@ static void say_result(const az_eval_result *r)
            az_format_count((long long)((double)r->tokens / fmax(r->seconds, 1e-9))));
 }
 
-/* A number; null where JSON has none. */
-static az_err add_number(az_str *out, const char *name, double value)
+static az_err add_real(az_str *out, const char *name, double value)
 {
-    return isfinite(value) ? az_str_add(out, "\"%s\": %.17g, ", name, value)
-                           : az_str_add(out, "\"%s\": null, ", name);
+    az_err err;
+    AZ_TRY(az_str_add(out, ", \"%s\": ", name));
+    AZ_TRY(az_json_add_real(out, value));
+out:
+    return err;
 }
 
 static az_err say_json(const job *j, const az_eval_result *r)
 {
     az_err err;
     az_str out = {0};
-    const char *adapter = az_deck_string(j->deck, "eval.adapter");
     AZ_TRY(az_str_add(&out, "{\"model\": "));
-    AZ_TRY(az_json_quote(&out, j->engine.model_dir, strlen(j->engine.model_dir)));
+    AZ_TRY(az_json_add_text(&out, j->engine.model_dir));
     AZ_TRY(az_str_add(&out, ", \"adapter\": "));
-    AZ_TRY(adapter != NULL ? az_json_quote(&out, adapter, strlen(adapter))
-                           : az_str_add(&out, "null"));
-    AZ_TRY(az_str_add(&out, ", "));
-    AZ_TRY(add_number(&out, "loss", r->loss));
-    AZ_TRY(add_number(&out, "perplexity", r->perplexity));
-    AZ_TRY(add_number(&out, "seconds", r->seconds));
-    AZ_TRY(az_str_add(&out, "\"tokens\": %lld, \"targets\": %lld, \"samples\": %lld}",
+    AZ_TRY(az_json_add_text(&out, az_deck_string(j->deck, "eval.adapter")));
+    AZ_TRY(add_real(&out, "loss", r->loss));
+    AZ_TRY(add_real(&out, "perplexity", r->perplexity));
+    AZ_TRY(add_real(&out, "seconds", r->seconds));
+    AZ_TRY(az_str_add(&out, ", \"tokens\": %lld, \"targets\": %lld, \"samples\": %lld}",
                       (long long)r->tokens, (long long)r->targets, (long long)r->samples));
     az_say("%s", out.s);
 out:

@@ -4,11 +4,6 @@
 #include "cmd/inspect.h"
 #include "store/json.h"
 
-static az_err add_text(az_str *out, const char *opt_s)
-{
-    return opt_s != NULL ? az_json_quote(out, opt_s, strlen(opt_s)) : az_str_add(out, "null");
-}
-
 static const char *bool_text(bool b)
 {
     return b ? "true" : "false";
@@ -21,11 +16,10 @@ static az_err add_tensors(az_str *out, const az_inspection *found)
     for (int64_t i = 0; i < found->set.n_tensors; i++) {
         const az_tensor *t = found->order[i];
         AZ_TRY(az_str_add(out, "%s\n    {\"name\": ", i > 0 ? "," : ""));
-        AZ_TRY(add_text(out, t->name));
-        AZ_TRY(az_str_add(out, ", \"dtype\": \"%s\", \"shape\": [", t->dtype_name));
-        for (int d = 0; d < t->n_dims; d++)
-            AZ_TRY(az_str_add(out, "%s%lld", d > 0 ? ", " : "", (long long)t->shape[d]));
-        AZ_TRY(az_str_add(out, "], \"bytes\": %lld, \"offset\": %lld, \"file\": %d, \"tied\": %s}",
+        AZ_TRY(az_json_add_text(out, t->name));
+        AZ_TRY(az_str_add(out, ", \"dtype\": \"%s\", \"shape\": ", t->dtype_name));
+        AZ_TRY(az_store_add_shape(out, t));
+        AZ_TRY(az_str_add(out, ", \"bytes\": %lld, \"offset\": %lld, \"file\": %d, \"tied\": %s}",
                           (long long)t->bytes, (long long)t->offset, t->file, bool_text(t->alias)));
     }
     AZ_TRY(az_str_add(out, "%s]", found->set.n_tensors > 0 ? "\n  " : ""));
@@ -61,14 +55,15 @@ static az_err add_config(az_str *out, const az_config *c)
                       c->model_type, (long long)az_config_count(c), (long long)c->D,
                       (long long)c->F, (long long)c->V, (long long)c->L, c->H, c->G,
                       (long long)c->K));
+    AZ_TRY(az_str_add(
+        out, "\"max_position_embeddings\": %lld, \"rms_norm_eps\": ", (long long)c->max_position));
+    AZ_TRY(az_json_add_real(out, c->norm_eps));
+    AZ_TRY(az_str_add(out, ", \"rope_type\": \"%s\", \"rope_theta\": ", az_config_rope_name(c)));
+    AZ_TRY(az_json_add_real(out, c->rope_theta));
     AZ_TRY(az_str_add(out,
-                      "\"max_position_embeddings\": %lld, \"rms_norm_eps\": %.17g, "
-                      "\"rope_type\": \"%s\", \"rope_theta\": %.17g, "
-                      "\"tie_word_embeddings\": %s, \"attention_bias\": %s, \"mlp_bias\": %s, "
+                      ", \"tie_word_embeddings\": %s, \"attention_bias\": %s, \"mlp_bias\": %s, "
                       "\"eos_token_id\": [",
-                      (long long)c->max_position, c->norm_eps, az_config_rope_name(c),
-                      c->rope_theta, bool_text(c->tied), bool_text(c->attention_bias),
-                      bool_text(c->mlp_bias)));
+                      bool_text(c->tied), bool_text(c->attention_bias), bool_text(c->mlp_bias)));
     for (int i = 0; i < c->n_eos; i++)
         AZ_TRY(az_str_add(out, "%s%d", i > 0 ? ", " : "", (int)c->eos[i]));
     AZ_TRY(c->bos >= 0 ? az_str_add(out, "], \"bos_token_id\": %d}", (int)c->bos)
@@ -81,11 +76,11 @@ static az_err add_names(az_str *out, const az_list *list, const char *opt_regex)
 {
     az_err err;
     if (list->n == 0)
-        return add_text(out, opt_regex);
+        return az_json_add_text(out, opt_regex);
     AZ_TRY(az_str_add(out, "["));
     for (int i = 0; i < list->n; i++) {
         AZ_TRY(az_str_add(out, "%s", i > 0 ? ", " : ""));
-        AZ_TRY(add_text(out, list->items[i]));
+        AZ_TRY(az_json_add_text(out, list->items[i]));
     }
     AZ_TRY(az_str_add(out, "]"));
 out:
@@ -95,15 +90,16 @@ out:
 static az_err add_peft(az_str *out, const az_peft_config *c)
 {
     az_err err;
-    AZ_TRY(az_str_add(out,
-                      ",\n  \"adapter\": {\"r\": %lld, \"lora_alpha\": %.17g, "
-                      "\"lora_dropout\": %.17g, \"use_rslora\": %s, \"target_modules\": ",
-                      (long long)c->r, c->lora_alpha, c->lora_dropout, bool_text(c->use_rslora)));
+    AZ_TRY(az_str_add(out, ",\n  \"adapter\": {\"r\": %lld, \"lora_alpha\": ", (long long)c->r));
+    AZ_TRY(az_json_add_real(out, c->lora_alpha));
+    AZ_TRY(az_str_add(out, ", \"lora_dropout\": "));
+    AZ_TRY(az_json_add_real(out, c->lora_dropout));
+    AZ_TRY(az_str_add(out, ", \"use_rslora\": %s, \"target_modules\": ", bool_text(c->use_rslora)));
     AZ_TRY(add_names(out, &c->target_modules, c->target_regex));
     AZ_TRY(az_str_add(out, ", \"exclude_modules\": "));
     AZ_TRY(add_names(out, &c->exclude_modules, c->exclude_regex));
     AZ_TRY(az_str_add(out, ", \"base_model_name_or_path\": "));
-    AZ_TRY(add_text(out, c->base_model_name_or_path));
+    AZ_TRY(az_json_add_text(out, c->base_model_name_or_path));
     AZ_TRY(az_str_add(out, "}"));
 out:
     return err;
@@ -114,15 +110,15 @@ az_err az_inspect_add_json(az_str *out, const az_inspection *found)
     az_err err;
     const az_tensor_set *set = &found->set;
     AZ_TRY(az_str_add(out, "{\n  \"path\": "));
-    AZ_TRY(add_text(out, found->path));
+    AZ_TRY(az_json_add_text(out, found->path));
     AZ_TRY(az_str_add(out, ",\n  \"kind\": \"%s\",\n  \"files\": [", found->kind));
     for (int i = 0; i < set->n_files; i++) {
         AZ_TRY(az_str_add(out, "%s", i > 0 ? ", " : ""));
-        AZ_TRY(add_text(out, set->files[i]));
+        AZ_TRY(az_json_add_text(out, set->files[i]));
     }
     AZ_TRY(az_str_add(out, "],\n  \"metadata\": %s,\n  \"unusable\": ",
                       set->metadata != NULL ? set->metadata : "null"));
-    AZ_TRY(add_text(out, found->note.s));
+    AZ_TRY(az_json_add_text(out, found->note.s));
     if (found->has_config)
         AZ_TRY(add_config(out, &found->config));
     if (found->has_peft)

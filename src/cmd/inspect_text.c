@@ -16,15 +16,6 @@ static az_err add_clean(az_str *out, const char *s)
     return az_str_add(out, "%s", s);
 }
 
-static void format_shape(char *s, size_t n, const az_tensor *t)
-{
-    size_t len = (size_t)snprintf(s, n, "[");
-    for (int i = 0; i < t->n_dims; i++)
-        len +=
-            (size_t)snprintf(s + len, n - len, "%s%lld", i > 0 ? ", " : "", (long long)t->shape[i]);
-    snprintf(s + len, n - len, "]");
-}
-
 static int max_int(int a, int b)
 {
     return a > b ? a : b;
@@ -34,34 +25,37 @@ static az_err add_tensors(az_str *out, const az_inspection *found)
 {
     az_err err = AZ_OK;
     const az_tensor_set *set = &found->set;
-    char shape[24 * AZ_TENSOR_DIMS + 4];
+    az_str shape = {0};
     int w_type = 5, w_shape = 5, w_bytes = 5, w_offset = 6, w_file = 0;
     for (int64_t i = 0; i < set->n_tensors; i++) {
         const az_tensor *t = &set->tensors[i];
-        format_shape(shape, sizeof shape, t);
+        shape.len = 0;
+        AZ_TRY(az_store_add_shape(&shape, t));
         w_type = max_int(w_type, (int)strlen(t->dtype_name));
-        w_shape = max_int(w_shape, (int)strlen(shape));
+        w_shape = max_int(w_shape, (int)shape.len);
         w_bytes = max_int(w_bytes, snprintf(NULL, 0, "%lld", (long long)t->bytes));
         w_offset = max_int(w_offset, snprintf(NULL, 0, "%lld", (long long)t->offset));
     }
     if (set->n_files > 1)
         w_file = max_int(4, snprintf(NULL, 0, "%d", set->n_files));
     if (set->n_tensors == 0)
-        return AZ_OK;
+        goto out;
     AZ_TRY(az_str_add(out, "\n%-*s  %-*s  %*s  %*s  ", w_type, "dtype", w_shape, "shape", w_bytes,
                       "bytes", w_offset, "offset"));
     AZ_TRY(az_str_add(out, "%s%sname\n", w_file > 0 ? "file" : "", w_file > 0 ? "  " : ""));
     for (int64_t i = 0; i < set->n_tensors; i++) {
         const az_tensor *t = found->order[i];
-        format_shape(shape, sizeof shape, t);
-        AZ_TRY(az_str_add(out, "%-*s  %-*s  %*lld  %*lld  ", w_type, t->dtype_name, w_shape, shape,
-                          w_bytes, (long long)t->bytes, w_offset, (long long)t->offset));
+        shape.len = 0;
+        AZ_TRY(az_store_add_shape(&shape, t));
+        AZ_TRY(az_str_add(out, "%-*s  %-*s  %*lld  %*lld  ", w_type, t->dtype_name, w_shape,
+                          shape.s, w_bytes, (long long)t->bytes, w_offset, (long long)t->offset));
         if (w_file > 0)
             AZ_TRY(az_str_add(out, "%*d  ", w_file, t->file + 1));
         AZ_TRY(add_clean(out, t->name));
         AZ_TRY(az_str_add(out, "%s\n", t->alias ? "  (tied: bytes of another tensor)" : ""));
     }
 out:
+    az_str_fini(&shape);
     return err;
 }
 

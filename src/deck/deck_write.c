@@ -6,8 +6,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -47,18 +45,6 @@ out:
     return err;
 }
 
-/* The shortest digits that read back to the same number. */
-static az_err add_real(az_str *out, double r)
-{
-    char digits[40];
-    for (int n = 1; n <= 17; n++) {
-        snprintf(digits, sizeof digits, "%.*g", n, r);
-        if (strtod(digits, NULL) == r)
-            break;
-    }
-    return az_str_add(out, "%s", digits);
-}
-
 static az_err add_items(az_str *out, const az_key *key, const az_value *v)
 {
     az_err err;
@@ -91,7 +77,7 @@ static az_err add_map(az_str *out, const az_key *key, const az_value *v)
         if (key->type == AZ_TYPE_MAP_INT)
             err = az_str_add(out, "%.0f", v->reals[i]);
         else
-            err = add_real(out, v->reals[i]);
+            err = az_str_add_real(out, v->reals[i]);
         AZ_TRY(err);
     }
     err = az_str_add(out, "}");
@@ -107,7 +93,7 @@ static az_err add_value(az_str *out, const az_key *key, const az_value *v)
     case AZ_TYPE_INT:
         return az_str_add(out, "%lld", (long long)v->i);
     case AZ_TYPE_REAL:
-        return add_real(out, v->r);
+        return az_str_add_real(out, v->r);
     case AZ_TYPE_BOOL:
         return az_str_add(out, v->b ? "true" : "false");
     case AZ_TYPE_CHOICE:

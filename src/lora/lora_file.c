@@ -60,13 +60,12 @@ static az_err check_slot(az_faults *faults, const slot *s, const az_tensor *t)
                              t->dtype_name);
     if (t->n_dims == 2 && t->shape[0] == s->rows && t->shape[1] == s->cols)
         return AZ_OK;
+    az_err err;
     az_str shape = {0};
-    az_err err = AZ_OK;
-    for (int d = 0; d < t->n_dims && err == AZ_OK; d++)
-        err = az_str_add(&shape, "%s%" PRId64, d > 0 ? ", " : "", t->shape[d]);
-    if (err == AZ_OK)
-        err = az_faults_add(faults, "%s has shape [%s], expected [%" PRId64 ", %" PRId64 "]",
-                            s->key, shape.s != NULL ? shape.s : "", s->rows, s->cols);
+    AZ_TRY(az_store_add_shape(&shape, t));
+    AZ_TRY(az_faults_add(faults, "%s has shape %s, expected [%" PRId64 ", %" PRId64 "]", s->key,
+                         shape.s, s->rows, s->cols));
+out:
     az_str_fini(&shape);
     return err;
 }
@@ -98,11 +97,11 @@ static az_err read_tensors(const az_tensor_set *set, const slot *slots, int n_sl
 {
     az_err err = AZ_OK;
     int fd = -1, file = -1;
-    void *bytes = NULL;
+    char *bytes = NULL;
     int64_t most = 0;
     for (int k = 0; k < n_slots; k++)
         most = az_max_i64(most, az_store_find(set, slots[k].key)->bytes);
-    AZ_TRY(AZ_NEW(*(char **)&bytes, (size_t)most, "adapter file"));
+    AZ_TRY(AZ_NEW(bytes, (size_t)most, "adapter file"));
     for (int k = 0; k < n_slots; k++) {
         const az_tensor *t = az_store_find(set, slots[k].key);
         AZ_TRY(az_store_read(bytes, set, t, 0, t->bytes, &fd, &file));

@@ -77,34 +77,26 @@ static bool is_vector(const az_weight *w)
     return w->role != AZ_ROLE_EMBED && w->role != AZ_ROLE_WEIGHT && w->role != AZ_ROLE_HEAD;
 }
 
-static void format_shape(char *s, size_t n, const az_tensor *t)
-{
-    size_t len = (size_t)snprintf(s, n, "[");
-    for (int i = 0; i < t->n_dims && len < n; i++)
-        len +=
-            (size_t)snprintf(s + len, n - len, "%s%lld", i > 0 ? ", " : "", (long long)t->shape[i]);
-    if (len < n)
-        snprintf(s + len, n - len, "]");
-}
-
 static az_err check_weight(az_faults *faults, const az_weight *w, const az_tensor *t)
 {
     az_err err = AZ_OK;
+    az_str got = {0};
     bool fits = is_vector(w) ? t->n_dims == 1 && t->shape[0] == w->cols
                              : t->n_dims == 2 && t->shape[0] == w->rows && t->shape[1] == w->cols;
     if (!fits) {
-        char got[200], want[80];
-        format_shape(got, sizeof got, t);
+        AZ_TRY(az_store_add_shape(&got, t));
         if (is_vector(w))
-            snprintf(want, sizeof want, "[%lld]", (long long)w->cols);
+            AZ_TRY(az_faults_add(faults, "%s: shape %s, config.json asks for [%lld]", w->name,
+                                 got.s, (long long)w->cols));
         else
-            snprintf(want, sizeof want, "[%lld, %lld]", (long long)w->rows, (long long)w->cols);
-        AZ_TRY(az_faults_add(faults, "%s: shape %s, config.json asks for %s", w->name, got, want));
+            AZ_TRY(az_faults_add(faults, "%s: shape %s, config.json asks for [%lld, %lld]", w->name,
+                                 got.s, (long long)w->rows, (long long)w->cols));
     }
     if (t->dtype < 0)
         AZ_TRY(az_faults_add(faults, "%s: stored as %s, supported: F32, F16, BF16", w->name,
                              t->dtype_name));
 out:
+    az_str_fini(&got);
     return err;
 }
 

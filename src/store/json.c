@@ -4,6 +4,7 @@
 #include "store/json.h"
 
 #include <jansson.h>
+#include <math.h>
 
 struct az_json_doc {
     json_t *root;
@@ -283,4 +284,14 @@ az_err az_json_quote(az_str *out, const char *s, size_t bytes)
     free(text);
     json_decref(v);
     return err;
+}
+
+az_err az_json_add_text(az_str *out, const char *opt_s)
+{
+    return opt_s != NULL ? az_json_quote(out, opt_s, strlen(opt_s)) : az_str_add(out, "null");
+}
+
+az_err az_json_add_real(az_str *out, double v)
+{
+    return isfinite(v) ? az_str_add_real(out, v) : az_str_add(out, "null");
 }

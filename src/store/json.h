@@ -60,5 +60,10 @@ az_err az_json_get_string(const char **out, const az_json_doc *doc, const az_jso
                           const char *key, const char *fallback);
 /* Append s as a JSON string literal with its quotes. s is UTF-8. */
 az_err az_json_quote(az_str *out, const char *s, size_t bytes);
+/* Append a zero-terminated text as such a literal; NULL: null. */
+az_err az_json_add_text(az_str *out, const char *opt_s);
+/* Append a number in the fewest digits that read back the same; null if it is not finite, for which
+ * JSON has no number. */
+az_err az_json_add_real(az_str *out, double v);
 
 #endif

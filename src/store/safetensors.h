@@ -39,6 +39,8 @@ az_err az_store_open_model(az_tensor_set *set, const char *dir);
 void az_store_close(az_tensor_set *set);
 /* NULL if there is none. Aliases are found too. */
 const az_tensor *az_store_find(const az_tensor_set *set, const char *name);
+/* Append a tensor's shape, "[2, 3]". */
+az_err az_store_add_shape(az_str *out, const az_tensor *tensor);
 /* bytes bytes of a tensor, from its byte start on. Opens the file at each call unless it is the one
  * of *io_fd / *io_file (start with -1, -1; close *io_fd at the end). */
 az_err az_store_read(void *buffer, const az_tensor_set *set, const az_tensor *tensor, int64_t start,

@@ -4,32 +4,19 @@
 #include <config.h>
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "store/json.h"
 #include "store/peft.h"
 
-/* The shortest decimal that reads back the same; an integer without a point if as_int. */
+/* An integer has no point if as_int, else ".0". */
 static az_err add_number(az_str *out, double v, bool as_int)
 {
-    char s[40];
     if (!isfinite(v))
         return az_fail(AZ_EINPUT, "adapter config: a number is not finite");
-    for (int digits = 1; digits <= 17; digits++) {
-        snprintf(s, sizeof s, "%.*g", digits, v);
-        if (strtod(s, NULL) == v)
-            break;
-    }
     if (v == floor(v) && fabs(v) < 1e15)
-        snprintf(s, sizeof s, as_int ? "%.0f" : "%.1f", v);
-    return az_str_add(out, "%s", s);
-}
-
-static az_err add_text(az_str *out, const char *opt_s)
-{
-    return opt_s != NULL ? az_json_quote(out, opt_s, strlen(opt_s)) : az_str_add(out, "null");
+        return az_str_add(out, as_int ? "%.0f" : "%.1f", v);
+    return az_str_add_real(out, v);
 }
 
 /* A list, else the text, else null. */
@@ -37,11 +24,11 @@ static az_err add_names(az_str *out, const az_list *list, const char *opt_text)
 {
     az_err err;
     if (list->n == 0)
-        return add_text(out, opt_text);
+        return az_json_add_text(out, opt_text);
     AZ_TRY(az_str_add(out, "["));
     for (int i = 0; i < list->n; i++) {
         AZ_TRY(az_str_add(out, "%s\n    ", i > 0 ? "," : ""));
-        AZ_TRY(add_text(out, list->items[i]));
+        AZ_TRY(az_json_add_text(out, list->items[i]));
     }
     AZ_TRY(az_str_add(out, "\n  ]"));
 out:
@@ -68,7 +55,7 @@ static az_err add_pattern(az_str *out, const az_pattern *pattern)
     AZ_TRY(az_str_add(out, "{"));
     for (int i = 0; i < pattern->n; i++) {
         AZ_TRY(az_str_add(out, "%s\n    ", i > 0 ? "," : ""));
-        AZ_TRY(add_text(out, pattern->keys[i]));
+        AZ_TRY(az_json_add_text(out, pattern->keys[i]));
         AZ_TRY(az_str_add(out, ": "));
         AZ_TRY(add_number(out, pattern->values[i], true));
     }
@@ -82,7 +69,7 @@ static az_err add_init(az_str *out, const az_peft_config *c)
     const char *s = c->init_lora_weights != NULL ? c->init_lora_weights : "true";
     if (strcmp(s, "true") == 0 || strcmp(s, "false") == 0)
         return az_str_add(out, "%s", s);
-    return add_text(out, s);
+    return az_json_add_text(out, s);
 }
 
 static az_err make_config(az_str *out, const az_peft_config *c)
@@ -91,7 +78,7 @@ static az_err make_config(az_str *out, const az_peft_config *c)
     AZ_TRY(az_str_add(out, "{\n  \"alpha_pattern\": "));
     AZ_TRY(add_pattern(out, &c->alpha_pattern));
     AZ_TRY(az_str_add(out, ",\n  \"auto_mapping\": null,\n  \"base_model_name_or_path\": "));
-    AZ_TRY(add_text(out, c->base_model_name_or_path));
+    AZ_TRY(az_json_add_text(out, c->base_model_name_or_path));
     AZ_TRY(az_str_add(out, ",\n  \"bias\": \"none\",\n  \"exclude_modules\": "));
     AZ_TRY(add_names(out, &c->exclude_modules, c->exclude_regex));
     AZ_TRY(az_str_add(out, ",\n  \"fan_in_fan_out\": false,\n  \"inference_mode\": true"

@@ -1,4 +1,4 @@
-/* A set of tensors: its life, look-up and ranged reads. */
+/* A set of tensors: its life, look-up, shapes in words, and ranged reads. */
 #include <config.h>
 
 #include <stdlib.h>
@@ -81,6 +81,17 @@ const az_tensor *az_store_find(const az_tensor_set *set, const char *name)
             lo = mid + 1;
     }
     return NULL;
+}
+
+az_err az_store_add_shape(az_str *out, const az_tensor *tensor)
+{
+    az_err err;
+    AZ_TRY(az_str_add(out, "["));
+    for (int i = 0; i < tensor->n_dims; i++)
+        AZ_TRY(az_str_add(out, "%s%lld", i > 0 ? ", " : "", (long long)tensor->shape[i]));
+    AZ_TRY(az_str_add(out, "]"));
+out:
+    return err;
 }
 
 az_err az_store_read(void *buffer, const az_tensor_set *set, const az_tensor *tensor, int64_t start,
