@@ -1,6 +1,7 @@
 #!/bin/bash
 # The demo does what README says: on 2 ranks evaluation loss at least halves, and greedy generation of held-out prompts goes from at
-# most 10 % right to at least 90 %, all in this run. No held-out prompt occurs in training. Budget: 60 s alone on two cores.
+# most 10 % right to at least 90 %, all in this run. No held-out prompt, nor anybody named in one, occurs in training.
+# Budget: 60 s alone on two cores.
 . "${srcdir:-.}/tests/runs/lib.sh"
 demo=$src/inputs/demo
 deck=$src/inputs/demo.yaml
@@ -8,6 +9,10 @@ prompts() { sed 's/^{"prompt": \(.*\), "completion": .*/\1/' "$@" | sort -u; }
 [ "$(prompts "$demo/prompts.jsonl" | wc -l)" -ge 100 ] || fail "fewer than 100 different held-out prompts"
 [ -z "$(comm -12 <(prompts "$demo/prompts.jsonl" "$demo/eval.jsonl") <(prompts "$demo/train.jsonl"))" ] ||
     fail "prompts of training are among the held-out ones"
+# Nor does anybody whom a held-out prompt names.
+if command -v python3 >/dev/null; then
+    python3 "$demo/make_demo.py" --check >"$tmp/check" || { cat "$tmp/check"; fail "people of training are among the held-out ones"; }
+fi
 # percent ROWS: share of right completions as `adze generate` says it, checked against the rows it wrote.
 percent() {
     local right all
