@@ -32,9 +32,6 @@ const az_cmd *az_cmd_nearest(const char *name);
  * keys it cannot do without are there. Collective over comm. */
 az_err az_cmd_open_deck(az_deck **out_deck, az_comm *comm, int argc, char **argv);
 
-/* First line of a command that computes: version, what, ranks, threads, BLAS. Local. */
-void az_cmd_say_start(az_comm *comm, const char *what);
-
 az_cmd_run az_cmd_train;
 az_cmd_run az_cmd_eval;
 az_cmd_run az_cmd_generate;

@@ -9,6 +9,7 @@
 #include "store/json.h"
 #include "train/eval.h"
 #include "train/load.h"
+#include "train/report.h"
 
 /* All that the command owns. */
 typedef struct {
@@ -52,12 +53,9 @@ static void close_job(job *j)
 
 static void say_start(const job *j)
 {
-    az_cmd_say_start(j->comm, "evaluation");
+    az_report_start(j->comm, "evaluation");
     az_engine_say(&j->engine);
-    az_say("data      %s: %s samples, longest %lld tokens; %lld cut, %lld dropped as too long, "
-           "%lld without targets",
-           j->what, az_format_count(j->set.n), (long long)j->set.longest, (long long)j->set.n_cut,
-           (long long)j->set.n_dropped_long, (long long)j->set.n_dropped_empty);
+    az_report_data("data", j->what, &j->set);
 }
 
 static void say_result(const az_eval_result *r)

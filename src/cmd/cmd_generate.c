@@ -13,6 +13,7 @@
 #include "kern/kern.h"
 #include "store/json.h"
 #include "train/generate.h"
+#include "train/report.h"
 
 /* Seconds between two progress lines. */
 #define PROGRESS_S 0.2
@@ -136,7 +137,7 @@ static void say_start(const job *j)
 {
     const az_generate_stats s = az_generate_get_stats(j->generate);
     if (j->output != NULL) {
-        az_cmd_say_start(j->comm, "generation");
+        az_report_start(j->comm, "generation");
         az_engine_say(&j->engine);
         az_say("prompts   %s, %s tokens; keys and values %s, all workspaces %s on rank 0",
                az_format_count(j->prompts.n), az_format_count(j->prompts.start[j->prompts.n]),

@@ -1,5 +1,6 @@
-/* train/report: what a training run says: banner, one line a step, metrics.jsonl, summary. Only the
- * speaking rank prints and writes. */
+/* train/report: what a training run says: banner, one line a step, metrics.jsonl, summary; the
+ * first lines are those of evaluation and generation too. Only the speaking rank prints and writes.
+ */
 #ifndef AZ_TRAIN_REPORT_H
 #define AZ_TRAIN_REPORT_H
 
@@ -36,6 +37,11 @@ az_err az_report_init(az_report *report, const az_deck *deck, int64_t total_step
                       int64_t steps_per_epoch, az_comm *comm);
 /* Closes metrics.jsonl; what could not be written (a full disk) is a failure. Local. */
 az_err az_report_fini(az_report *report);
+/* First lines of every command that computes: version and what, ranks and threads, the BLAS; warns
+ * of slow kernels and of more threads than cores. Local. */
+void az_report_start(const az_comm *comm, const char *what);
+/* A line "NAME  FROM: so many samples, ...". Local. */
+void az_report_data(const char *name, const char *opt_from, const az_dataset *set);
 /* What will be done: model, adapter, ranks, batch arithmetic, memory. Collective. */
 void az_report_banner(const az_deck *deck, const az_engine *engine, const az_dataset *train,
                       const az_dataset *opt_eval, const az_schedule *schedule, int64_t total_steps,

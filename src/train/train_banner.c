@@ -8,6 +8,37 @@
 #include "kern/kern.h"
 #include "train/report.h"
 
+void az_report_start(const az_comm *comm, const char *what)
+{
+    const int n_ranks = az_comm_size(comm), here = az_comm_node_size(comm);
+    const int threads = az_kern_set_threads(0);
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    bool slow;
+    const char *blas = az_kern_blas_describe(&slow);
+    az_say("adze      %s: %s", PACKAGE_VERSION, what);
+    az_say("ranks     %d x %d thread%s (%d rank%s on this node of %ld cores), %s", n_ranks, threads,
+           threads > 1 ? "s" : "", here, here > 1 ? "s" : "", cores, az_comm_library());
+    az_say("BLAS      %s", blas);
+    if (slow)
+        az_warn("the BLAS uses kernels older than this CPU: %s", blas);
+    if ((long)here * threads > cores)
+        az_warn(
+            "%d ranks x %d threads on %ld cores: they will wait for each other; set run.threads, "
+            "OMP_NUM_THREADS or fewer ranks",
+            here, threads, cores);
+}
+
+void az_report_data(const char *name, const char *opt_from, const az_dataset *set)
+{
+    az_say(
+        "%-9s %s%s%s samples, %s tokens, %s targets, longest %lld; %lld cut, %lld dropped as too "
+        "long, %lld without targets",
+        name, opt_from != NULL ? opt_from : "", opt_from != NULL ? ": " : "",
+        az_format_count(set->n), az_format_count(set->n_tokens), az_format_count(set->n_targets),
+        (long long)set->longest, (long long)set->n_cut, (long long)set->n_dropped_long,
+        (long long)set->n_dropped_empty);
+}
+
 /* Memory of all ranks together and of the largest one. */
 static void say_memory(az_comm *comm, const az_engine *engine, size_t activations)
 {
@@ -57,43 +88,19 @@ static void say_batches(const az_deck *deck, const az_dataset *train, const az_s
            (double)total_steps / (double)per_epoch);
 }
 
-static void say_data(const char *name, const az_dataset *set)
-{
-    az_say(
-        "%-9s %s samples, %s tokens, %s targets, longest %lld; %lld cut, %lld dropped as too long, "
-        "%lld without targets",
-        name, az_format_count(set->n), az_format_count(set->n_tokens),
-        az_format_count(set->n_targets), (long long)set->longest, (long long)set->n_cut,
-        (long long)set->n_dropped_long, (long long)set->n_dropped_empty);
-}
-
 void az_report_banner(const az_deck *deck, const az_engine *engine, const az_dataset *train,
                       const az_dataset *opt_eval, const az_schedule *schedule, int64_t total_steps,
                       size_t activation_bytes, const char *hdf5)
 {
-    az_comm *comm = engine->comm;
-    const int n_ranks = az_comm_size(comm), threads = az_kern_set_threads(0);
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    bool slow;
-    const char *blas = az_kern_blas_describe(&slow);
-    az_say("adze      %s: LoRA training (HDF5 %s)", PACKAGE_VERSION, hdf5);
-    az_say("ranks     %d x %d thread%s (%d rank%s on this node of %ld cores), %s", n_ranks, threads,
-           threads > 1 ? "s" : "", az_comm_node_size(comm), az_comm_node_size(comm) > 1 ? "s" : "",
-           cores, az_comm_library());
-    az_say("BLAS      %s", blas);
-    if (slow)
-        az_warn("the BLAS uses kernels older than this CPU: %s", blas);
-    if ((long)az_comm_node_size(comm) * threads > cores)
-        az_warn(
-            "%d ranks x %d threads on %ld cores: they will wait for each other; set run.threads, "
-            "OMP_NUM_THREADS or fewer ranks",
-            az_comm_node_size(comm), threads, cores);
+    char what[64];
+    snprintf(what, sizeof what, "LoRA training (HDF5 %s)", hdf5);
+    az_report_start(engine->comm, what);
     az_engine_say(engine);
-    say_data("data", train);
+    az_report_data("data", NULL, train);
     if (opt_eval != NULL)
-        say_data("eval", opt_eval);
-    say_batches(deck, train, schedule, total_steps, n_ranks);
-    say_memory(comm, engine, activation_bytes);
+        az_report_data("eval", NULL, opt_eval);
+    say_batches(deck, train, schedule, total_steps, az_comm_size(engine->comm));
+    say_memory(engine->comm, engine, activation_bytes);
 }
 
 static void say_share(const char *name, double s, double whole)

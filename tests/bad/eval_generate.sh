@@ -33,7 +33,9 @@ model=model.path=$golden/llama-gqa/model
 adapter=$golden/llama-gqa/adapter
 
 # ---- eval
-check 0 'adze *: evaluation on 1 rank x 1 thread, *
+check 0 'adze *: evaluation
+ranks     1 x 1 thread *
+BLAS *
 model *
 adapter   none
 data      data.files: 43 samples, *
@@ -79,7 +81,8 @@ sed -i -E 's/"eos_token_id": [^,]*,/"eos_token_id": null,/' "$dir/model/config.j
 set -- generate.file="$dir/prompts.jsonl" generate.adapter="$adapter" model.path="$dir/model"
 check 0 '{*}' '' generate "$deck" "$@" generate.max_new_tokens=20
 is 'rows on standard output' "$(diff "$dir/out" "$dir/expected.jsonl")" ''
-check 0 'adze *: generation on *
+check 0 'adze *: generation
+ranks *
 prompts   7, *
 wrote     */out.jsonl: 7 completions, 140 tokens in *' '' \
     generate "$deck" "$@" generate.max_new_tokens=20 generate.output="$dir/out.jsonl" generate.batch_size=2
