@@ -182,7 +182,7 @@ az_err az_dir_create(const char *path)
     char *p = az_strdup(path, "text");
     if (p == NULL)
         return AZ_EENV;
-    for (char *s = p + 1;; s++) {
+    for (char *s = p + (p[0] != '\0');; s++) {
         char c = *s;
         if (c != '/' && c != '\0')
             continue;

@@ -10,6 +10,7 @@
 #include "data/data_priv.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct az_schedule {
@@ -42,29 +43,10 @@ static int64_t length_of(const az_dataset *set, int64_t i)
 
 /* ---- limits and create */
 
-static void sift_down(int64_t *v, int64_t i, int64_t n)
+static int compare(const void *a, const void *b)
 {
-    for (int64_t child; (child = 2 * i + 1) < n; i = child) {
-        child += child + 1 < n && v[child + 1] > v[child];
-        if (v[child] <= v[i])
-            return;
-        int64_t t = v[i];
-        v[i] = v[child];
-        v[child] = t;
-    }
-}
-
-/* Heapsort, upwards. (qsort of the C library may allocate, and sorts equals as it likes.) */
-static void sort(int64_t *v, int64_t n)
-{
-    for (int64_t i = n / 2; i-- > 0;)
-        sift_down(v, i, n);
-    for (int64_t end = n; end-- > 1;) {
-        int64_t t = v[0];
-        v[0] = v[end];
-        v[end] = t;
-        sift_down(v, 0, end);
-    }
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
 }
 
 /* Sum of the m largest of v[n], sorted upwards. */
@@ -85,7 +67,7 @@ static az_err find_limits(az_schedule *s)
     AZ_TRY(AZ_NEW(v, (size_t)n, "schedule"));
     for (int64_t i = 0; i < n; i++)
         v[i] = length_of(set, i);
-    sort(v, n);
+    qsort(v, (size_t)n, sizeof *v, compare);
     if (s->how.micro_batch_size > 0) {
         m = az_min_i64(m, s->how.micro_batch_size);
         s->max_tokens = sum_largest(v, n, m);
@@ -98,7 +80,7 @@ static az_err find_limits(az_schedule *s)
     }
     for (int64_t i = 0; i < n; i++)
         v[i] = set->targets[i];
-    sort(v, n);
+    qsort(v, (size_t)n, sizeof *v, compare);
     s->max_sequences = (int)m;
     s->max_targets = az_min_i64(sum_largest(v, n, m), s->max_tokens);
 out:
@@ -231,7 +213,7 @@ static bool is_before(const az_schedule *s, int a, int b)
     return s->cost[a] != s->cost[b] ? s->cost[a] > s->cost[b] : a < b;
 }
 
-static void sift_last(const az_schedule *s, int *v, int i, int n)
+static void sift_down(const az_schedule *s, int *v, int i, int n)
 {
     for (int child; (child = 2 * i + 1) < n; i = child) {
         child += child + 1 < n && is_before(s, v[child], v[child + 1]);
@@ -243,19 +225,20 @@ static void sift_last(const az_schedule *s, int *v, int i, int n)
     }
 }
 
-/* by_cost: heapsort, the most expensive first. */
+/* by_cost: heapsort, the most expensive first. (qsort of the C library may allocate, and this runs
+ * in each step.) */
 static void sort_by_cost(az_schedule *s)
 {
     int *v = s->by_cost, n = s->n_micro;
     for (int i = 0; i < n; i++)
         v[i] = i;
     for (int i = n / 2; i-- > 0;)
-        sift_last(s, v, i, n);
+        sift_down(s, v, i, n);
     for (int end = n; end-- > 1;) {
         int t = v[0];
         v[0] = v[end];
         v[end] = t;
-        sift_last(s, v, 0, end);
+        sift_down(s, v, 0, end);
     }
 }
 
