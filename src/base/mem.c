@@ -108,6 +108,17 @@ void *az_realloc(void *opt_p, size_t n, size_t size, const char *label)
     return p;
 }
 
+az_err az_grow(void *io_p, size_t n, size_t size, const char *label)
+{
+    void *p;
+    memcpy(&p, io_p, sizeof p);
+    p = az_realloc(p, n, size, label);
+    if (p == NULL)
+        return AZ_EENV;
+    memcpy(io_p, &p, sizeof p);
+    return AZ_OK;
+}
+
 void az_free(void *opt_p)
 {
     if (opt_p == NULL)

@@ -18,6 +18,9 @@ void *az_realloc(void *opt_p, size_t n, size_t size, const char *label);
 void az_free(void *opt_p);
 /* p = az_alloc(n, sizeof *p, label) as an az_err: AZ_TRY(AZ_NEW(p, n, "what")). */
 #define AZ_NEW(p, n, label) (((p) = az_alloc((n), sizeof *(p), (label))) != NULL ? AZ_OK : AZ_EENV)
+/* p = az_realloc(p, n, sizeof *p, label) as an az_err; p is kept where it fails. io_p: &p. */
+#define AZ_GROW(p, n, label) az_grow(&(p), (n), sizeof *(p), (label))
+az_err az_grow(void *io_p, size_t n, size_t size, const char *label);
 /* A zero-terminated copy. */
 char *az_strdup(const char *s, const char *label);
 

@@ -13,15 +13,14 @@
 
 static az_err reserve(az_str *str, size_t more)
 {
+    az_err err = AZ_OK;
     if (str->len + more + 1 <= str->cap)
         return AZ_OK;
     size_t cap = 2 * (str->len + more) + 64;
-    char *s = az_realloc(str->s, cap, 1, "text");
-    if (s == NULL)
-        return AZ_EENV;
-    str->s = s;
+    AZ_TRY(AZ_GROW(str->s, cap, "text"));
     str->cap = cap;
-    return AZ_OK;
+out:
+    return err;
 }
 
 az_err az_str_add_bytes(az_str *str, const void *bytes, size_t n)

@@ -71,15 +71,10 @@ static az_err read_part(part *p, const char *path)
     int64_t more = MORE;
     while (p->first < p->end && p->text[p->bytes - 1] != '\n' && from + p->bytes < p->size) {
         int64_t n = az_min_i64(more, p->size - from - p->bytes);
-        char *text = az_realloc(p->text, (size_t)(p->bytes + n), 1, "dataset loading");
-        if (text == NULL) {
-            err = AZ_EENV;
-            goto out;
-        }
-        p->text = text;
-        AZ_TRY(az_file_read_at(fd, text + p->bytes, (size_t)n, from + p->bytes, path));
-        nl = memchr(text + p->bytes, '\n', (size_t)n);
-        p->bytes = nl != NULL ? nl - text + 1 : p->bytes + n;
+        AZ_TRY(AZ_GROW(p->text, (size_t)(p->bytes + n), "dataset loading"));
+        AZ_TRY(az_file_read_at(fd, p->text + p->bytes, (size_t)n, from + p->bytes, path));
+        nl = memchr(p->text + p->bytes, '\n', (size_t)n);
+        p->bytes = nl != NULL ? nl - p->text + 1 : p->bytes + n;
         more *= 2;
     }
 out:

@@ -42,18 +42,17 @@ out:
 
 static az_err node_add(az_node *node, az_node *take_item)
 {
+    az_err err = AZ_OK;
     if (node->n == node->cap) {
         int cap = 2 * node->cap + 4;
-        az_node **items = az_realloc(node->items, (size_t)cap, sizeof *items, "deck");
-        if (items == NULL) {
-            az_node_destroy(take_item);
-            return AZ_EENV;
-        }
-        node->items = items;
+        AZ_TRY(AZ_GROW(node->items, (size_t)cap, "deck"));
         node->cap = cap;
     }
     node->items[node->n++] = take_item;
-    return AZ_OK;
+    take_item = NULL;
+out:
+    az_node_destroy(take_item);
+    return err;
 }
 
 /* What libyaml says, with the line; a tab gets a word of its own, since it cannot be seen. */

@@ -9,16 +9,13 @@
 
 az_err az_list_add(az_list *list, const char *s)
 {
-    char *copy = az_strdup(s, "adapter config");
-    char **items = az_realloc(list->items, (size_t)list->n + 1, sizeof *items, "adapter config");
-    if (items != NULL)
-        list->items = items;
-    if (copy == NULL || items == NULL) {
-        az_free(copy);
-        return AZ_EENV;
-    }
-    items[list->n++] = copy;
-    return AZ_OK;
+    az_err err;
+    AZ_TRY(AZ_GROW(list->items, (size_t)list->n + 1, "adapter config"));
+    list->items[list->n] = az_strdup(s, "adapter config");
+    AZ_TRY(list->items[list->n] != NULL ? AZ_OK : AZ_EENV);
+    list->n++;
+out:
+    return err;
 }
 
 void az_list_fini(az_list *list)
@@ -31,21 +28,15 @@ void az_list_fini(az_list *list)
 
 az_err az_pattern_add(az_pattern *pattern, const char *key, double value)
 {
-    size_t n = (size_t)pattern->n + 1;
-    char *copy = az_strdup(key, "adapter config");
-    char **keys = az_realloc(pattern->keys, n, sizeof *keys, "adapter config");
-    if (keys != NULL)
-        pattern->keys = keys;
-    double *values = az_realloc(pattern->values, n, sizeof *values, "adapter config");
-    if (values != NULL)
-        pattern->values = values;
-    if (copy == NULL || keys == NULL || values == NULL) {
-        az_free(copy);
-        return AZ_EENV;
-    }
-    keys[pattern->n] = copy;
-    values[pattern->n++] = value;
-    return AZ_OK;
+    az_err err;
+    const size_t n = (size_t)pattern->n + 1;
+    AZ_TRY(AZ_GROW(pattern->keys, n, "adapter config"));
+    AZ_TRY(AZ_GROW(pattern->values, n, "adapter config"));
+    pattern->keys[pattern->n] = az_strdup(key, "adapter config");
+    AZ_TRY(pattern->keys[pattern->n] != NULL ? AZ_OK : AZ_EENV);
+    pattern->values[pattern->n++] = value;
+out:
+    return err;
 }
 
 void az_pattern_fini(az_pattern *pattern)

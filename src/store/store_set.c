@@ -21,17 +21,13 @@ void az_store_sort(az_tensor_set *set)
 
 az_err az_store_add_path(az_tensor_set *set, int *out_file, const char *path)
 {
-    char *copy = az_strdup(path, "tensor names");
-    char **files = az_realloc(set->files, (size_t)set->n_files + 1, sizeof *files, "tensor names");
-    if (files != NULL)
-        set->files = files;
-    if (copy == NULL || files == NULL) {
-        az_free(copy);
-        return AZ_EENV;
-    }
-    *out_file = set->n_files;
-    files[set->n_files++] = copy;
-    return AZ_OK;
+    az_err err;
+    AZ_TRY(AZ_GROW(set->files, (size_t)set->n_files + 1, "tensor names"));
+    set->files[set->n_files] = az_strdup(path, "tensor names");
+    AZ_TRY(set->files[set->n_files] != NULL ? AZ_OK : AZ_EENV);
+    *out_file = set->n_files++;
+out:
+    return err;
 }
 
 void az_store_close(az_tensor_set *set)

@@ -384,11 +384,7 @@ static az_err read_tensors(reader *r, const az_json *root)
     az_tensor_set *set = r->set;
     /* each string of the metadata may become an alias */
     size_t most = az_json_count(root) + az_json_count(metadata);
-    az_tensor *tensors =
-        az_realloc(set->tensors, (size_t)set->n_tensors + most, sizeof *tensors, "tensor names");
-    if (tensors == NULL)
-        return AZ_EENV;
-    set->tensors = tensors;
+    AZ_TRY(AZ_GROW(set->tensors, (size_t)set->n_tensors + most, "tensor names"));
     while (az_json_next(root, &cursor, &name, &entry)) {
         if (strcmp(name, "__metadata__") == 0)
             continue;

@@ -13,10 +13,7 @@ az_err az_text_match_add(az_match_set *set, const char *content, size_t bytes, i
     az_err err;
     if (bytes == 0)
         return AZ_OK;
-    az_match *pattern = az_realloc(set->pattern, set->n + 1, sizeof *pattern, "tokenizer");
-    if (pattern == NULL)
-        return AZ_EENV;
-    set->pattern = pattern;
+    AZ_TRY(AZ_GROW(set->pattern, set->n + 1, "tokenizer"));
     set->pattern[set->n] = (az_match){set->pool.len, bytes, added};
     AZ_TRY(az_str_add_bytes(&set->pool, content, bytes));
     set->first[(uint8_t)content[0]] = true;

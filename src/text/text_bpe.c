@@ -168,15 +168,14 @@ static void sift_down(uint64_t *h, size_t n, size_t i, uint64_t v)
 
 static az_err reserve_heap(az_bpe *bpe, size_t n)
 {
+    az_err err = AZ_OK;
     if (n <= bpe->heap_cap)
         return AZ_OK;
     size_t cap = n + n / 2 + 512;
-    uint64_t *heap = az_realloc(bpe->heap, cap, sizeof *heap, "tokenizer");
-    if (heap == NULL)
-        return AZ_EENV;
-    bpe->heap = heap;
+    AZ_TRY(AZ_GROW(bpe->heap, cap, "tokenizer"));
     bpe->heap_cap = cap;
-    return AZ_OK;
+out:
+    return err;
 }
 
 static uint64_t pop(az_bpe *bpe)

@@ -5,16 +5,15 @@
 
 az_err az_ids_add(az_ids *ids, int32_t id)
 {
+    az_err err = AZ_OK;
     if (ids->n == ids->cap) {
         size_t cap = ids->cap < 16 ? 32 : 2 * ids->cap;
-        int32_t *v = az_realloc(ids->v, cap, sizeof *v, "token ids");
-        if (v == NULL)
-            return AZ_EENV;
-        ids->v = v;
+        AZ_TRY(AZ_GROW(ids->v, cap, "token ids"));
         ids->cap = cap;
     }
     ids->v[ids->n++] = id;
-    return AZ_OK;
+out:
+    return err;
 }
 
 void az_ids_fini(az_ids *ids)

@@ -49,15 +49,14 @@ static bool is_aside(uint32_t c)
 
 static az_err reserve(az_norm_work *work, size_t n)
 {
+    az_err err = AZ_OK;
     if (n <= work->cap)
         return AZ_OK;
     size_t cap = n + n / 2 + 256;
-    int32_t *c = az_realloc(work->c, cap, sizeof *c, "tokenizer");
-    if (c == NULL)
-        return AZ_EENV;
-    work->c = c;
+    AZ_TRY(AZ_GROW(work->c, cap, "tokenizer"));
     work->cap = cap;
-    return AZ_OK;
+out:
+    return err;
 }
 
 static int get_class(int32_t c)

@@ -50,10 +50,7 @@ az_err az_text_vocab_add(az_vocab *vocab, const char *content, size_t bytes, int
     AZ_ASSERT(id >= 0 && bytes <= UINT32_MAX);
     if (id >= vocab->cap) {
         int32_t cap = id < 1000 ? 2000 : id + id / 2;
-        az_token *token = az_realloc(vocab->token, (size_t)cap, sizeof *token, "tokenizer");
-        if (token == NULL)
-            return AZ_EENV;
-        vocab->token = token;
+        AZ_TRY(AZ_GROW(vocab->token, (size_t)cap, "tokenizer"));
         vocab->cap = cap;
     }
     AZ_ASSERT(!vocab->token[id].used);

@@ -24,18 +24,9 @@ static az_err add_prompt(reader *r, const char *opt_text, const char *opt_expect
     az_prompts *p = r->prompts;
     if (p->n == r->cap) {
         const size_t cap = r->cap > 0 ? (size_t)r->cap * 2 : 64;
-        void *grown;
-        AZ_TRY((grown = az_realloc(p->start, cap + 1, sizeof *p->start, "prompts")) != NULL
-                   ? AZ_OK
-                   : AZ_EENV);
-        p->start = grown;
-        AZ_TRY((grown = az_realloc(p->text, cap, sizeof *p->text, "prompts")) != NULL ? AZ_OK
-                                                                                      : AZ_EENV);
-        p->text = grown;
-        AZ_TRY((grown = az_realloc(p->expected, cap, sizeof *p->expected, "prompts")) != NULL
-                   ? AZ_OK
-                   : AZ_EENV);
-        p->expected = grown;
+        AZ_TRY(AZ_GROW(p->start, cap + 1, "prompts"));
+        AZ_TRY(AZ_GROW(p->text, cap, "prompts"));
+        AZ_TRY(AZ_GROW(p->expected, cap, "prompts"));
         r->cap = (int64_t)cap;
     }
     p->text[p->n] = p->expected[p->n] = NULL;
