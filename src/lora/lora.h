@@ -52,8 +52,8 @@ void az_lora_fill(float *flat, const az_lora *lora, const az_peft_config *config
 /* Read DIR/adapter_model.safetensors (f32, f16, bf16) into the flat buffer; missing, unexpected and
  * wrongly shaped tensors are all named in one message. */
 az_err az_lora_read(float *flat, const az_lora *lora, const char *dir);
-/* Write a PEFT directory: adapter_config.json and adapter_model.safetensors (f32), read back and
- * compared. Called on one rank. */
+/* Write a PEFT directory, made if it is not there: adapter_config.json and
+ * adapter_model.safetensors (f32), read back and compared. Called on one rank. */
 az_err az_lora_write(const float *flat, const az_lora *lora, const az_peft_config *config,
                      const char *dir);
 

@@ -22,11 +22,10 @@
 /* Tensor k of an adapter: A of pair k / 2, or its B. */
 typedef struct {
     char *key;
-    int64_t rows, cols;
-    float *at;
+    int64_t rows, cols, off; /* off: in the flat buffer */
 } slot;
 
-static az_err make_slots(slot **out_slots, float *flat, const az_lora *lora)
+static az_err make_slots(slot **out_slots, const az_lora *lora)
 {
     az_err err;
     AZ_TRY(AZ_NEW(*out_slots, 2 * (size_t)lora->n_pairs, "adapter file"));
@@ -34,8 +33,8 @@ static az_err make_slots(slot **out_slots, float *flat, const az_lora *lora)
         const az_pair *p = &lora->pairs[k];
         const az_linear *x = &lora->linears[p->linear];
         slot *s = *out_slots + 2 * k;
-        s[0] = (slot){az_peft_key(x->path, 'A'), p->R, x->in, flat + p->a_off};
-        s[1] = (slot){az_peft_key(x->path, 'B'), x->out, p->R, flat + p->b_off};
+        s[0] = (slot){az_peft_key(x->path, 'A'), p->R, x->in, p->a_off};
+        s[1] = (slot){az_peft_key(x->path, 'B'), x->out, p->R, p->b_off};
         if (s[0].key == NULL || s[1].key == NULL)
             return AZ_EENV;
     }
@@ -93,7 +92,7 @@ out:
     return err;
 }
 
-static az_err read_tensors(const az_tensor_set *set, const slot *slots, int n_slots)
+static az_err read_tensors(float *flat, const az_tensor_set *set, const slot *slots, int n_slots)
 {
     az_err err = AZ_OK;
     int fd = -1, file = -1;
@@ -105,7 +104,8 @@ static az_err read_tensors(const az_tensor_set *set, const slot *slots, int n_sl
     for (int k = 0; k < n_slots; k++) {
         const az_tensor *t = az_store_find(set, slots[k].key);
         AZ_TRY(az_store_read(bytes, set, t, 0, t->bytes, &fd, &file));
-        az_widen(slots[k].at, bytes, (az_dtype)t->dtype, (size_t)(slots[k].rows * slots[k].cols));
+        az_widen(flat + slots[k].off, bytes, (az_dtype)t->dtype,
+                 (size_t)(slots[k].rows * slots[k].cols));
     }
 out:
     if (fd >= 0)
@@ -120,9 +120,9 @@ az_err az_lora_read(float *flat, const az_lora *lora, const char *dir)
     az_tensor_set set = {0};
     slot *slots = NULL;
     AZ_TRY(az_peft_open_tensors(&set, dir));
-    AZ_TRY(make_slots(&slots, flat, lora));
+    AZ_TRY(make_slots(&slots, lora));
     AZ_TRY(check_tensors(&set, slots, 2 * lora->n_pairs));
-    AZ_TRY(read_tensors(&set, slots, 2 * lora->n_pairs));
+    AZ_TRY(read_tensors(flat, &set, slots, 2 * lora->n_pairs));
 out:
     free_slots(slots, lora);
     az_store_close(&set);
@@ -218,7 +218,7 @@ out:
 
 /* ---- writing */
 
-static az_err write_tensors(float *flat, const az_lora *lora, const char *dir)
+static az_err write_tensors(const float *flat, const az_lora *lora, const char *dir)
 {
     az_err err;
     slot *slots = NULL;
@@ -227,14 +227,14 @@ static az_err write_tensors(float *flat, const az_lora *lora, const char *dir)
     char *path = az_path_join(dir, "adapter_model.safetensors");
     if (path == NULL)
         return AZ_EENV;
-    AZ_TRY(make_slots(&slots, flat, lora));
+    AZ_TRY(make_slots(&slots, lora));
     AZ_TRY(AZ_NEW(tensors, (size_t)n, "adapter file"));
     for (int k = 0; k < n; k++)
         tensors[k] = (az_tensor_out){.name = slots[k].key,
                                      .dtype = AZ_F32,
                                      .n_dims = 2,
                                      .shape = {slots[k].rows, slots[k].cols},
-                                     .data = slots[k].at};
+                                     .data = flat + slots[k].off};
     AZ_TRY(az_store_write(path, tensors, n));
 out:
     az_free(tensors);
@@ -272,7 +272,7 @@ az_err az_lora_write(const float *flat, const az_lora *lora, const az_peft_confi
     az_peft_config written = {0};
     AZ_TRY(make_config(&written, config, lora));
     AZ_TRY(az_dir_create(dir));
-    AZ_TRY(write_tensors((float *)(uintptr_t)flat, lora, dir));
+    AZ_TRY(write_tensors(flat, lora, dir));
     AZ_TRY(az_peft_write_config(dir, &written));
     AZ_TRY(check_written(flat, lora, dir));
 out:

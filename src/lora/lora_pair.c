@@ -16,6 +16,7 @@ static const float *drop_input(float *dropped, const float *x, const az_adapter 
     return dropped;
 }
 
+/* (numerics, eq. 24) */
 void az_pair_forward(float *opt_y, float *t, const float *x, const az_adapter *ad,
                      const az_dropout *drop, int64_t N, float *dropped)
 {
@@ -26,6 +27,7 @@ void az_pair_forward(float *opt_y, float *t, const float *x, const az_adapter *a
                      ad->out);
 }
 
+/* (numerics, eq. 25) */
 void az_pair_backward(float *opt_dx, const float *dy, const float *x, const float *t,
                       const az_adapter *ad, const az_dropout *drop, int64_t N, float *dt,
                       float *dropped)

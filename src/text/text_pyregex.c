@@ -24,13 +24,13 @@ struct az_pyregex {
     char *pattern, *where;
 };
 
-static void *give(PCRE2_SIZE bytes, void *unused)
+static void *take(PCRE2_SIZE bytes, void *unused)
 {
     (void)unused;
     return az_alloc(bytes, 1, "regular expression");
 }
 
-static void take(void *block, void *unused)
+static void give(void *block, void *unused)
 {
     (void)unused;
     az_free(block);
@@ -110,7 +110,7 @@ az_err az_pyregex_open(az_pyregex **out_regex, const char *pattern, const char *
     AZ_TRY(AZ_NEW(r, 1, "regular expression"));
     r->pattern = az_strdup(pattern, "regular expression");
     r->where = az_strdup(where, "regular expression");
-    r->general = pcre2_general_context_create(give, take, NULL);
+    r->general = pcre2_general_context_create(take, give, NULL);
     if (r->pattern == NULL || r->where == NULL || r->general == NULL) {
         err = AZ_EENV;
         goto out;
