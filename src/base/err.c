@@ -24,6 +24,10 @@ az_err az_fail(az_err code, const char *fmt, ...)
         va_start(args, fmt);
         mark_cut((size_t)vsnprintf(message, sizeof message, fmt, args));
         va_end(args);
+        /* Names from files and command lines must not steer the terminal. */
+        for (unsigned char *c = (unsigned char *)message; *c != '\0'; c++)
+            if ((*c < 0x20 && *c != '\n') || *c == 0x7f)
+                *c = '?';
     }
     return code;
 }

@@ -17,7 +17,8 @@ enum {
 /* Longest message kept; a longer one is cut and ends in "...". */
 #define AZ_ERR_MAX 16384
 
-/* Record a failure and return code. A message recorded earlier in this process is kept. */
+/* Record a failure and return code. A message recorded earlier in this process is kept. Control
+ * characters but line ends are shown as '?'. */
 az_err az_fail(az_err code, const char *fmt, ...) __attribute__((format(printf, 2, 3), cold));
 /* The recorded message, "" if there is none. Borrowed until the next az_fail or az_err_clear. */
 const char *az_err_message(void);

@@ -5,9 +5,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/mem.h"
@@ -17,7 +20,8 @@
 static az_err fail_errno(const char *doing, const char *path)
 {
     int e = errno;
-    az_err code = e == ENOENT || e == ENOTDIR || e == EISDIR || e == EACCES || e == EEXIST
+    az_err code = e == ENOENT || e == ENOTDIR || e == EISDIR || e == EACCES || e == EEXIST ||
+                          e == ENAMETOOLONG || e == ELOOP
                       ? AZ_EINPUT
                       : AZ_EENV;
     return az_fail(code, "%s: cannot %s: %s", path, doing, strerror(e));
@@ -162,10 +166,29 @@ az_err az_file_rename(const char *from, const char *to)
     return sync_dir_of(to);
 }
 
+/* Into what is no file: a device, a pipe. */
+static az_err write_into(const char *path, const void *data, size_t bytes)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return fail_errno("write", path);
+    az_err err = write_all(fd, data, bytes, path);
+    if (close(fd) != 0 && err == AZ_OK)
+        err = fail_errno("close", path);
+    return err;
+}
+
 az_err az_file_write_atomic(const char *path, const void *data, size_t bytes)
 {
     az_err err;
     az_str tmp = {0};
+    char target[PATH_MAX];
+    struct stat st;
+    const bool there = stat(path, &st) == 0;
+    if (there && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
+        return write_into(path, data, bytes); /* a rename would put a file in its place */
+    if (there && lstat(path, &st) == 0 && S_ISLNK(st.st_mode) && realpath(path, target) != NULL)
+        path = target; /* so that the link stays one */
     AZ_TRY(az_str_add(&tmp, "%s.tmp-%ld", path, (long)getpid()));
     AZ_TRY(az_file_write_parts(tmp.s, &(az_part){data, bytes}, 1));
     err = az_file_rename(tmp.s, path);
@@ -197,6 +220,20 @@ az_err az_dir_create(const char *path)
     }
     az_free(p);
     return err;
+}
+
+az_err az_dir_check_room(const char *path, int64_t bytes)
+{
+    struct statvfs fs;
+    if (access(path, W_OK | X_OK) != 0)
+        return fail_errno("write in directory", path);
+    if (statvfs(path, &fs) != 0 || fs.f_blocks == 0) /* some file systems do not tell */
+        return AZ_OK;
+    const double free_bytes = (double)fs.f_bavail * (double)fs.f_frsize;
+    if (free_bytes < (double)bytes)
+        return az_fail(AZ_EENV, "%s: %s are free on this file system, %s are needed", path,
+                       az_format_bytes(free_bytes), az_format_bytes((double)bytes));
+    return AZ_OK;
 }
 
 char *az_path_join(const char *dir, const char *name)

@@ -5,6 +5,7 @@
 #include "base_util.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -133,6 +134,62 @@ static void renaming_fails(void **state)
     assert_string_equal(az_err_message(), "d: cannot rename a temporary file to: Is a directory");
     assert_int_equal(count_files(), before);
     assert_int_equal(rmdir("d"), 0);
+}
+
+/* A link stays one; what is no file is written into, not replaced. */
+static void writing_to_what_is_no_file(void **state)
+{
+    (void)state;
+    struct stat st;
+    char text[8] = "";
+    assert_int_equal(az_file_write_atomic("f", "old", 3), AZ_OK);
+    assert_int_equal(symlink("f", "link"), 0);
+    assert_int_equal(az_file_write_atomic("link", "new", 3), AZ_OK);
+    assert_int_equal(lstat("link", &st), 0);
+    assert_true(S_ISLNK(st.st_mode));
+    assert_holds("f", "new");
+    assert_int_equal(unlink("link"), 0);
+    assert_int_equal(mkfifo("pipe", 0600), 0);
+    int fd = open("pipe", O_RDONLY | O_NONBLOCK);
+    assert_true(fd >= 0);
+    assert_int_equal(az_file_write_atomic("pipe", "rows", 4), AZ_OK);
+    assert_int_equal(read(fd, text, sizeof text), 4);
+    assert_string_equal(text, "rows");
+    assert_int_equal(lstat("pipe", &st), 0);
+    assert_true(S_ISFIFO(st.st_mode));
+    close(fd);
+    assert_int_equal(unlink("pipe"), 0);
+}
+
+static void names_that_cannot_be(void **state)
+{
+    (void)state;
+    static char name[5000];
+    int64_t bytes;
+    memset(name, 'n', sizeof name - 1);
+    assert_int_equal(az_file_size(&bytes, name), AZ_EINPUT);
+    assert_non_null(strstr(az_err_message(), "nnn: cannot open: File name too long"));
+    az_err_clear();
+    assert_int_equal(symlink("circle", "circle"), 0);
+    assert_int_equal(az_file_size(&bytes, "circle"), AZ_EINPUT);
+    assert_string_equal(az_err_message(), "circle: cannot open: Too many levels of symbolic links");
+    assert_int_equal(unlink("circle"), 0);
+    az_err_clear();
+    assert_int_equal(az_file_size(&bytes, "\x1b[31mred"), AZ_EINPUT);
+    assert_string_equal(az_err_message(), "?[31mred: cannot open: No such file or directory");
+}
+
+static void room(void **state)
+{
+    (void)state;
+    assert_int_equal(az_dir_check_room(".", 1), AZ_OK);
+    assert_int_equal(az_dir_check_room(".", INT64_MAX), AZ_EENV);
+    assert_non_null(
+        strstr(az_err_message(), " are free on this file system, 8192.00 PiB are needed"));
+    az_err_clear();
+    assert_int_equal(az_dir_check_room("none", 1), AZ_EINPUT);
+    assert_string_equal(az_err_message(),
+                        "none: cannot write in directory: No such file or directory");
 }
 
 /* A limit on the size of files stands for a full disk: it stops the write in the middle. */
@@ -328,6 +385,9 @@ int main(void)
         TEST(reading_fails),
         TEST(writing_into_nowhere_fails),
         TEST(renaming_fails),
+        TEST(writing_to_what_is_no_file),
+        TEST(names_that_cannot_be),
+        TEST(room),
         TEST(a_write_that_does_not_fit),
         TEST(writing_without_memory),
         TEST(directories),
