@@ -2,7 +2,8 @@
  * else ends it. */
 #include <config.h>
 
-#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,9 +97,17 @@ static az_err run_command(int argc, char **argv)
 /* Output that did not arrive (a full disk behind a pipe or a file) is a failure too. */
 static az_err check_output(void)
 {
-    if (fflush(stdout) != 0 || ferror(stdout))
-        return az_fail(AZ_EENV, "cannot write to standard output: %s", strerror(errno));
-    return AZ_OK;
+    const int e = az_log_flush();
+    return e == 0 ? AZ_OK : az_fail(AZ_EENV, "cannot write to standard output: %s", strerror(e));
+}
+
+/* A standard stream that the caller has closed must not become the first file that is opened: what
+ * is printed would go into it. Opened the wrong way round, so that using it fails as before. */
+static void open_streams(void)
+{
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) < 0)
+            return;
 }
 
 /* In debug builds a block that is still there is a bug, and said. */
@@ -121,6 +130,8 @@ static az_err check_memory(void)
 int main(int argc, char **argv)
 {
     az_err err, later;
+    open_streams();
+    signal(SIGXFSZ, SIG_IGN);  /* a file that grows too large is a write that fails, and is said */
     az_kern_blas_remedy(argv); /* may execute the program again */
     if (argc < 2)
         err = az_fail(AZ_EINPUT, "no command; `adze help` lists them");

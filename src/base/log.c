@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <time.h>
@@ -19,23 +20,32 @@ bool az_log_is_speaker(void)
     return speaker;
 }
 
+int az_log_flush(void)
+{
+    static int first;
+    if ((fflush(stdout) != 0 || ferror(stdout)) && first == 0)
+        first = errno != 0 ? errno : EIO;
+    return first;
+}
+
 void az_say(const char *fmt, ...)
 {
     if (!speaker)
         return;
     va_list args;
     va_start(args, fmt);
+    errno = 0; /* MPI may have switched off buffering, so that this writes */
     vfprintf(stdout, fmt, args);
     va_end(args);
     fputc('\n', stdout);
-    fflush(stdout);
+    az_log_flush();
 }
 
 void az_warn(const char *fmt, ...)
 {
     if (!speaker)
         return;
-    fflush(stdout);
+    az_log_flush();
     va_list args;
     va_start(args, fmt);
     fputs("adze: warning: ", stderr);

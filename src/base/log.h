@@ -11,6 +11,8 @@ bool az_log_is_speaker(void);
 void az_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* A line "adze: warning: ..." on standard error. */
 void az_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* Flush standard output. 0, or the errno of the first flush that failed. */
+int az_log_flush(void);
 /* Seconds on a monotonic clock. */
 double az_now(void);
 
