@@ -6,6 +6,8 @@
 #include <jansson.h>
 #include <math.h>
 
+#include "store/store_priv.h"
+
 struct az_json_doc {
     json_t *root;
     char *where;
@@ -89,7 +91,11 @@ az_err az_json_load(az_json_doc **out_doc, const char *path)
     size_t bytes = 0;
     *out_doc = NULL;
     AZ_TRY(az_file_read(&text, &bytes, path));
-    AZ_TRY(az_json_parse(out_doc, text, bytes, path));
+    const char *kind = az_store_guess_kind(text, bytes);
+    if (kind != NULL)
+        err = az_fail(AZ_EINPUT, "%s: this is %s", path, kind);
+    else
+        err = az_json_parse(out_doc, text, bytes, path);
 out:
     az_free(text);
     return err;

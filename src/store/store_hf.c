@@ -45,10 +45,12 @@ static az_err fail_no_model(const char *dir)
     enum { N = sizeof kinds / sizeof kinds[0] };
     char found[256] = "";
     int best = N;
+    bool broken = false;
     DIR *d = opendir(dir);
     if (d == NULL)
         return az_fail(AZ_EINPUT, "%s: cannot list this directory", dir);
-    for (struct dirent *e; (e = readdir(d)) != NULL;)
+    for (struct dirent *e; (e = readdir(d)) != NULL;) {
+        broken |= strcmp(e->d_name, SINGLE) == 0;
         for (int k = 0; k < N; k++)
             if (ends_with(e->d_name, kinds[k])) {
                 /* of one kind the first by name, so that the message does not change */
@@ -57,7 +59,11 @@ static az_err fail_no_model(const char *dir)
                 best = k < best ? k : best;
                 break;
             }
+    }
     closedir(d);
+    if (broken) /* links into a cache are lost when a model is copied without it */
+        return az_fail(AZ_EINPUT, "%s/" SINGLE ": a directory, or a link that leads to no file",
+                       dir);
     if (best == N)
         return az_fail(AZ_EINPUT, "%s: no model here: neither " SINGLE " nor " INDEX " was found",
                        dir);

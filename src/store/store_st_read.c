@@ -303,8 +303,7 @@ out:
 }
 
 /* ---- the file */
-/* What a file is whose first n bytes are not those of safetensors, NULL if it may be one. */
-static const char *guess_kind(const char *head, size_t n)
+const char *az_store_guess_kind(const char *head, size_t n)
 {
     static const struct {
         const char *magic, *kind;
@@ -335,7 +334,7 @@ static az_err read_header(reader *r, char **out_text, size_t *out_bytes, int fd,
     size_t got = (size_t)az_min_i64(size, sizeof head);
     *out_text = NULL;
     AZ_TRY(az_file_read_at(fd, head, got, 0, r->path));
-    const char *kind = guess_kind((const char *)head, got);
+    const char *kind = az_store_guess_kind((const char *)head, got);
     if (kind != NULL)
         return az_faults_add(r->faults, "%sthis is %s", r->prefix, kind);
     if (size < 8)
