@@ -137,5 +137,8 @@ const char *az_kern_blas_describe(bool *out_slow);
 /* Threads of OpenMP and the BLAS. n <= 0: leave as it is. Returns what is used. Warns of a BLAS
  * with threads of its own kind (pthreads) beside OpenMP. */
 int az_kern_set_threads(int n);
+/* The same at the start of a job, and the BLAS takes its buffers now: where there is no room for
+ * them that is a failure here, not a hang later. */
+az_err az_kern_start(int threads);
 
 #endif

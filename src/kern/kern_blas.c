@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #ifdef _OPENMP
 #include <omp.h>
@@ -173,10 +174,39 @@ int az_kern_set_threads(int n)
         openblas_set_num_threads(used);
 #endif
 #ifdef HAVE_OPENBLAS_GET_PARALLEL
-    if (openblas_get_parallel() == 1 && used > 1)
+    static bool warned;
+    if (openblas_get_parallel() == 1 && used > 1 && !warned) {
+        warned = true;
         az_warn("this OpenBLAS has threads of its own kind (pthreads) beside OpenMP's, which slows "
                 "both down: install its OpenMP build (Debian: libopenblas0-openmp), or use one "
                 "thread per rank");
+    }
 #endif
     return used;
+}
+
+/* OpenBLAS takes a buffer of this size for the caller and one for each thread, and tries for ever
+ * if it gets none. */
+#define BLAS_BUFFER (((size_t)128 << 20) + ((size_t)1 << 20))
+
+az_err az_kern_start(int threads)
+{
+    static float a[1] = {1}, c[1];
+    const int n = threads > 0 ? threads : az_kern_set_threads(0);
+#ifdef HAVE_OPENBLAS_GET_CONFIG
+    const size_t bytes = ((size_t)n + 1) * BLAS_BUFFER;
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                   -1, 0);
+    if (p == MAP_FAILED)
+        return az_fail(
+            AZ_EENV,
+            "out of memory: %s of address space for the buffers of OpenBLAS (%d thread%s)"
+            "; see ulimit -v",
+            az_format_bytes((double)bytes), n, n > 1 ? "s" : "");
+    munmap(p, bytes);
+#endif
+    az_kern_set_threads(threads);
+    /* The first product takes the buffer, before anything else can. */
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 1, 1, 1, 1, a, 1, a, 1, 0, c, 1);
+    return AZ_OK;
 }

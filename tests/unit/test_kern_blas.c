@@ -5,6 +5,7 @@
 #include <config.h>
 
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "kern_test.h"
@@ -89,6 +90,32 @@ static void test_threads(void **state)
     assert_int_equal(az_kern_set_threads(1), 1);
 }
 
+/* Without room for OpenBLAS's buffers there is a message; asked later it would try for ever. */
+static void test_no_room(void **state)
+{
+    (void)state;
+#ifndef AZ_SANITIZE
+    struct rlimit old, small;
+    long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f == NULL || fscanf(f, "%ld", &pages) != 1 ||
+        strstr(az_kern_blas_describe(NULL), "Open") == NULL)
+        skip();
+    fclose(f);
+    assert_int_equal(getrlimit(RLIMIT_AS, &old), 0);
+    small = old;
+    small.rlim_cur = (rlim_t)(pages * sysconf(_SC_PAGESIZE)) + ((rlim_t)64 << 20);
+    assert_int_equal(setrlimit(RLIMIT_AS, &small), 0);
+    az_err err = az_kern_start(1);
+    assert_int_equal(setrlimit(RLIMIT_AS, &old), 0);
+    assert_int_equal(err, AZ_EENV);
+    assert_string_equal(az_err_message(), "out of memory: 258.00 MiB of address space for the "
+                                          "buffers of OpenBLAS (1 thread); see ulimit -v");
+    az_err_clear();
+#endif
+    assert_int_equal(az_kern_start(1), AZ_OK);
+}
+
 /* The same bits on any number of threads, for everything that has no BLAS in it. */
 static void test_thread_bits(void **state)
 {
@@ -134,9 +161,9 @@ static void test_thread_bits(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_describe),    cmocka_unit_test(test_remedy),
-        cmocka_unit_test(test_left_alone),  cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_thread_bits),
+        cmocka_unit_test(test_describe),   cmocka_unit_test(test_remedy),
+        cmocka_unit_test(test_left_alone), cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_no_room),    cmocka_unit_test(test_thread_bits),
     };
     if (argc > 1) {
         if (strcmp(argv[1], "remedy") == 0 && getenv("ADZE_BLAS_REMEDY") == NULL)
