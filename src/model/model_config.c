@@ -119,7 +119,18 @@ static az_err check_unsupported(const reader *r)
     az_err err;
     const char *act;
     double dropout;
+    int64_t window;
+    bool windows;
     AZ_TRY(check_architecture(r));
+    AZ_TRY(get_int(&window, r, "sliding_window", 0, INT64_MAX, 0));
+    AZ_TRY(take(r, az_json_get_bool(&windows, r->doc, r->root, "use_sliding_window", true)));
+    if (windows && window > 0 && window < r->config->max_position)
+        AZ_TRY(
+            az_faults_add(r->faults,
+                          "sliding_window: found %lld, supported: null, full attention (which is "
+                          "what transformers computes for model_type llama whatever this says: "
+                          "take the key out for that)",
+                          (long long)window));
     AZ_TRY(take(r, az_json_get_string(&act, r->doc, r->root, "hidden_act", "silu")));
     if (strcmp(act, "silu") != 0)
         AZ_TRY(az_faults_add(r->faults, "hidden_act: found \"%.60s\", supported: silu", act));

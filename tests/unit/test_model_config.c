@@ -147,6 +147,9 @@ static const struct {
      "architectures: found \"LlamaForSequenceClassification\", supported: LlamaForCausalLM"},
     {LLAMA(",\"quantization_config\":{\"quant_method\":\"gptq\"}"),
      "quantization_config: quantized weights (gptq) are not supported"},
+    {LLAMA(",\"sliding_window\":2047"), "sliding_window: found 2047, supported: null"},
+    {LLAMA(",\"sliding_window\":-1"), "sliding_window: found -1, expected an integer from 0"},
+    {LLAMA(",\"use_sliding_window\":1"), "use_sliding_window: found 1, expected true or false"},
     {LLAMA(",\"partial_rotary_factor\":0.5"), "partial_rotary_factor: found 0.5, supported: 1"},
     {LLAMA(",\"rope_parameters\":{\"partial_rotary_factor\":0.25}"),
      "partial_rotary_factor: found 0.25, supported: 1"},
@@ -193,6 +196,19 @@ static void test_refused(void **state)
     assert_int_equal(az_mem_get_total().blocks, 0);
 }
 
+/* Full attention, however it is said [36]. */
+static void test_no_window(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        LLAMA(",\"sliding_window\":null"), LLAMA(",\"sliding_window\":0"),
+        LLAMA(",\"sliding_window\":2048"),
+        LLAMA(",\"sliding_window\":16,\"use_sliding_window\":false")};
+    az_config c;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        assert_int_equal(read_texts(&c, texts[i], NULL), AZ_OK);
+}
+
 static void test_generation(void **state)
 {
     (void)state;
@@ -237,9 +253,10 @@ static void test_allocations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),     cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_spellings),  cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_generation), cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_values),      cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_spellings),   cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_no_window),   cmocka_unit_test(test_generation),
+        cmocka_unit_test(test_allocations),
     };
     return cmocka_run_group_tests(tests, make_tmp_dir, remove_tmp_dir);
 }
