@@ -267,8 +267,10 @@ const az_key az_keys[] = {
      .type = AZ_TYPE_REAL,
      .lo = 0,
      .hi = 1,
+     .open = AZ_LO_OPEN,
      .fallback = "1e-8",
-     .text = "Added to the root of the second moment."},
+     .text = "Added to the root of the second moment. Not 0: a weight without a gradient would be "
+             "divided by it."},
     {.name = "train.max_grad_norm",
      .also = "clip grad_clip gradient_clipping",
      .type = AZ_TYPE_REAL,
