@@ -5,6 +5,7 @@
  * output says how it went. */
 #include <config.h>
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -99,7 +100,6 @@ static az_err open_job(job *j)
     const char *adapter = az_deck_string(d, "generate.adapter");
     j->file = az_deck_string(d, "generate.file");
     j->output = az_deck_string(d, "generate.output");
-    az_kern_set_threads((int)az_deck_int(d, "run.threads"));
     err = check_keys(j);
     AZ_TRY(az_comm_agree(j->comm, err));
     AZ_TRY(az_engine_open(&j->engine, d, adapter != NULL ? AZ_ADAPTER_DIR : AZ_ADAPTER_NONE,
@@ -218,7 +218,10 @@ static az_err say_completion(const job *j)
     az_str text = {0};
     const az_completion c = az_generate_get(j->generate, 0);
     AZ_TRY(decode(&text, j, &c));
-    az_say("%s", text.s);
+    errno = 0;
+    fwrite(text.s, 1, text.len, stdout); /* may hold zero bytes */
+    putchar('\n');
+    az_log_flush();
 out:
     az_str_fini(&text);
     return err;
@@ -252,9 +255,10 @@ static az_err report(job *j)
             AZ_TRY(add_row(&rows, j, i));
     if (j->output != NULL)
         AZ_TRY(az_file_write_atomic(j->output, rows.s, rows.len));
-    else if (j->file != NULL)
+    errno = 0;
+    if (j->output == NULL && j->file != NULL)
         fwrite(rows.s, 1, rows.len, stdout);
-    fflush(stdout);
+    az_log_flush();
     if (j->file != NULL)
         say_summary(j);
 out:

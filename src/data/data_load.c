@@ -188,7 +188,7 @@ static az_err make_set(az_dataset *set, loader *l)
     }
     if (set->n == 0)
         return az_fail(AZ_EINPUT,
-                       "%s%s: no sample is left to train: %lld without a target token (within the "
+                       "%s%s: no sample is left: %lld without a target token (within the "
                        "first %lld tokens), %lld longer than data.max_length",
                        l->files[0], l->n_files > 1 ? " and the other files" : "",
                        (long long)set->n_dropped_empty, (long long)l->reader.options->max_length,

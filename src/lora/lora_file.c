@@ -9,6 +9,7 @@
 #include "lora/lora_priv.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -92,6 +93,14 @@ out:
     return err;
 }
 
+static bool is_finite(const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (!isfinite(x[i]))
+            return false;
+    return true;
+}
+
 static az_err read_tensors(float *flat, const az_tensor_set *set, const slot *slots, int n_slots)
 {
     az_err err = AZ_OK;
@@ -104,8 +113,13 @@ static az_err read_tensors(float *flat, const az_tensor_set *set, const slot *sl
     for (int k = 0; k < n_slots; k++) {
         const az_tensor *t = az_store_find(set, slots[k].key);
         AZ_TRY(az_store_read(bytes, set, t, 0, t->bytes, &fd, &file));
-        az_widen(flat + slots[k].off, bytes, (az_dtype)t->dtype,
-                 (size_t)(slots[k].rows * slots[k].cols));
+        const int64_t n = slots[k].rows * slots[k].cols;
+        az_widen(flat + slots[k].off, bytes, (az_dtype)t->dtype, (size_t)n);
+        if (!is_finite(flat + slots[k].off, n)) {
+            err = az_fail(AZ_EINPUT, "%s: %s holds numbers that are not finite", set->files[0],
+                          slots[k].key);
+            goto out;
+        }
     }
 out:
     if (fd >= 0)
@@ -265,17 +279,108 @@ out:
     return err;
 }
 
+/* The files of a directory, in the order in which they take their place. */
+static const char *const files[] = {"adapter_model.safetensors", "adapter_config.json"};
+enum { N_FILES = sizeof files / sizeof files[0] };
+
+az_err az_lora_check_place(const az_lora *lora, const char *dir)
+{
+    az_err err = AZ_OK;
+    char *path = NULL;
+    const bool there = az_dir_exists(dir);
+    if (az_file_exists(dir))
+        return az_fail(AZ_EINPUT, "%s: this is a file, and the adapter needs a directory here",
+                       dir);
+    for (int i = 0; i < N_FILES; i++) {
+        AZ_TRY((path = az_path_join(dir, files[i])) != NULL ? AZ_OK : AZ_EENV);
+        if (az_dir_exists(path)) {
+            err = az_fail(AZ_EINPUT, "%s: this is a directory, and the adapter needs a file here",
+                          path);
+            goto out;
+        }
+        az_free(path);
+        path = NULL;
+    }
+    AZ_TRY((path = there ? az_strdup(dir, "text") : az_path_dir(dir)) != NULL ? AZ_OK : AZ_EENV);
+    err = az_dir_check_room(path, lora->n_elements * (int64_t)sizeof(float));
+out:
+    az_free(path);
+    return err;
+}
+
+static az_err check_finite(const float *flat, const az_lora *lora)
+{
+    for (int k = 0; k < lora->n_pairs; k++) {
+        const az_pair *p = &lora->pairs[k];
+        const az_linear *x = &lora->linears[p->linear];
+        if (!is_finite(flat + p->a_off, p->R * x->in) || !is_finite(flat + p->b_off, p->R * x->out))
+            return az_fail(
+                AZ_EINPUT,
+                "the adapter of %s holds numbers that are not finite; nothing is written "
+                "(a smaller train.learning_rate may help)",
+                x->path);
+    }
+    return AZ_OK;
+}
+
+/* Between the first and the last of these there is no config, so a job that ends here leaves
+ * nothing that could be misread. */
+static az_err move_files(const char *from, const char *to)
+{
+    az_err err = AZ_OK;
+    char *a = NULL, *b = NULL;
+    for (int i = -1; i < N_FILES; i++) {
+        const char *name = files[i < 0 ? N_FILES - 1 : i];
+        AZ_TRY((a = az_path_join(from, name)) != NULL ? AZ_OK : AZ_EENV);
+        AZ_TRY((b = az_path_join(to, name)) != NULL ? AZ_OK : AZ_EENV);
+        if (i < 0)
+            unlink(b);
+        else
+            AZ_TRY(az_file_rename(a, b));
+        az_free(a);
+        az_free(b);
+        a = b = NULL;
+    }
+out:
+    az_free(a);
+    az_free(b);
+    return err;
+}
+
+static void remove_files(const char *dir)
+{
+    for (int i = 0; i < N_FILES; i++) {
+        char *path = az_path_join(dir, files[i]);
+        if (path != NULL)
+            unlink(path);
+        az_free(path);
+    }
+    rmdir(dir);
+}
+
+/* In a directory of its own within dir, checked there, and only then in its place: what was there
+ * before stays until the new adapter is whole. */
 az_err az_lora_write(const float *flat, const az_lora *lora, const az_peft_config *config,
                      const char *dir)
 {
     az_err err;
     az_peft_config written = {0};
+    az_str tmp = {0};
+    const bool there = az_dir_exists(dir);
+    AZ_TRY(check_finite(flat, lora));
     AZ_TRY(make_config(&written, config, lora));
-    AZ_TRY(az_dir_create(dir));
-    AZ_TRY(write_tensors(flat, lora, dir));
-    AZ_TRY(az_peft_write_config(dir, &written));
-    AZ_TRY(check_written(flat, lora, dir));
+    AZ_TRY(az_str_add(&tmp, "%s/tmp-%ld", dir, (long)getpid()));
+    AZ_TRY(az_dir_create(tmp.s));
+    AZ_TRY(write_tensors(flat, lora, tmp.s));
+    AZ_TRY(az_peft_write_config(tmp.s, &written));
+    AZ_TRY(check_written(flat, lora, tmp.s));
+    AZ_TRY(move_files(tmp.s, dir));
 out:
+    if (tmp.s != NULL)
+        remove_files(tmp.s);
+    if (err != AZ_OK && !there)
+        rmdir(dir); /* if it is empty */
+    az_str_fini(&tmp);
     az_list_fini(&written.target_modules);
     return err;
 }

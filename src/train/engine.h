@@ -32,8 +32,8 @@ typedef enum {
     AZ_ADAPTER_DIR   /* a PEFT directory as it is */
 } az_adapter_source;
 
-/* Read config, headers (on one rank, handed on), the adapter, then the base's slices. Start from
- * {0}. opt_dir: for AZ_ADAPTER_DIR. Collective. */
+/* Set run.threads; read config, headers (on one rank, handed on), the adapter, then the base's
+ * slices. Start from {0}. opt_dir: for AZ_ADAPTER_DIR. Collective. */
 az_err az_engine_open(az_engine *engine, const az_deck *deck, az_adapter_source source,
                       const char *opt_dir, az_comm *comm);
 void az_engine_close(az_engine *engine);

@@ -19,6 +19,8 @@ typedef enum { AZ_PROGRESS_LINES, AZ_PROGRESS_TERMINAL, AZ_PROGRESS_NONE } az_pr
 typedef struct {
     az_comm *comm;
     FILE *metrics; /* NULL on ranks that do not speak */
+    char *metrics_path;
+    int metrics_errno; /* of the first write that failed */
     az_progress progress;
     bool partial; /* a progress line stands unfinished on the terminal */
     int64_t total_steps, logging_steps, steps_per_epoch;
@@ -35,8 +37,9 @@ typedef struct {
 /* Open DIR/metrics.jsonl. Local. */
 az_err az_report_init(az_report *report, const az_deck *deck, int64_t total_steps,
                       int64_t steps_per_epoch, az_comm *comm);
-/* Closes metrics.jsonl; what could not be written (a full disk) is a failure. Local. */
-az_err az_report_fini(az_report *report);
+/* Close metrics.jsonl; fails if it is not complete. Collective. */
+az_err az_report_close(az_report *report);
+void az_report_fini(az_report *report);
 /* First lines of every command that computes: version and what, ranks and threads, the BLAS; warns
  * of slow kernels and of more threads than cores. Local. */
 void az_report_start(const az_comm *comm, const char *what);

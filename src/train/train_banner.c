@@ -23,9 +23,9 @@ void az_report_start(const az_comm *comm, const char *what)
         az_warn("the BLAS uses kernels older than this CPU: %s", blas);
     if ((long)here * threads > cores)
         az_warn(
-            "%d ranks x %d threads on %ld cores: they will wait for each other; set run.threads, "
+            "%d rank%s x %d thread%s on %ld cores: they will wait for each other; set run.threads, "
             "OMP_NUM_THREADS or fewer ranks",
-            here, threads, cores);
+            here, here > 1 ? "s" : "", threads, threads > 1 ? "s" : "", cores);
 }
 
 void az_report_data(const char *name, const char *opt_from, const az_dataset *set)
@@ -127,6 +127,8 @@ void az_report_summary(az_report *r, const az_engine *engine, const az_pass *pas
            az_format_seconds(r->last - r->begin),
            az_format_count((long long)((double)r->tokens / fmax(r->last - r->begin, 1e-9))),
            r->first_loss, r->last_loss);
+    if (r->skipped == r->steps)
+        az_warn("no step was finite: the adapter is what it was at the start");
     if (!isnan(r->first_eval))
         az_say("eval      loss %.4f -> %.4f", r->first_eval, r->last_eval);
     if (r->skipped > 0)

@@ -5,7 +5,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kern/kern.h"
+#include "store/json.h"
 #include "train/engine.h"
+
+/* The path goes into JSON: into adapter_config.json, hours later. */
+static az_err check_path(const char *path)
+{
+    az_str quoted = {0};
+    az_err err = az_json_quote(&quoted, path, strlen(path));
+    az_str_fini(&quoted);
+    if (err != AZ_EINPUT)
+        return err;
+    az_err_clear();
+    return az_fail(
+        err, "model.path: %s: the name is not valid UTF-8, which adapter_config.json needs", path);
+}
 
 /* Config and headers are read on rank 0 and handed on as bytes. */
 static az_err share_model(az_engine *e)
@@ -14,6 +29,7 @@ static az_err share_model(az_engine *e)
     az_str packed = {0};
     int64_t bytes = 0;
     if (az_comm_rank(e->comm) == 0) {
+        AZ_TRY(check_path(e->model_dir));
         AZ_TRY(az_config_read(&e->config, e->model_dir));
         AZ_TRY(az_store_open_model(&e->set, e->model_dir));
         AZ_TRY(az_store_pack(&packed, &e->set));
@@ -141,6 +157,8 @@ az_err az_engine_open(az_engine *engine, const az_deck *deck, az_adapter_source 
     az_err err;
     engine->comm = comm;
     engine->model_dir = az_deck_string(deck, "model.path");
+    err = az_kern_start((int)az_deck_int(deck, "run.threads"));
+    AZ_TRY(az_comm_agree(comm, err));
     AZ_TRY(share_model(engine));
     err = az_table_create(&engine->table, &engine->config, &engine->set);
     AZ_TRY(az_comm_agree(comm, err));

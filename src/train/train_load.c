@@ -23,6 +23,10 @@ az_err az_load_files(az_dataset *set, const az_deck *deck, const char *key, cons
     for (int i = 0; i < n; i++)
         files[i] = az_deck_item(deck, key, i);
     AZ_TRY(az_data_load(set, files, n, opt_tokenizer, &options, engine->comm));
+    if (set->longest > engine->config.max_position)
+        az_warn("%s: the longest sample has %lld tokens; the model has learnt no positions beyond "
+                "max_position_embeddings, %lld (data.max_length would cut there)",
+                key, (long long)set->longest, (long long)engine->config.max_position);
 out:
     az_free(files);
     return err;

@@ -16,6 +16,8 @@ az_err az_report_init(az_report *r, const az_deck *deck, int64_t total_steps,
                      .total_steps = total_steps,
                      .steps_per_epoch = steps_per_epoch,
                      .logging_steps = az_deck_int(deck, "train.logging_steps"),
+                     .first_loss = NAN,
+                     .last_loss = NAN,
                      .first_eval = NAN,
                      .last_eval = NAN};
     r->progress = strcmp(progress, "none") == 0                            ? AZ_PROGRESS_NONE
@@ -25,29 +27,54 @@ az_err az_report_init(az_report *r, const az_deck *deck, int64_t total_steps,
     if (az_comm_rank(comm) != 0)
         return AZ_OK;
     az_err err = AZ_OK;
-    char *path = az_path_join(az_deck_string(deck, "output.dir"), "metrics.jsonl");
-    if (path == NULL)
+    r->metrics_path = az_path_join(az_deck_string(deck, "output.dir"), "metrics.jsonl");
+    if (r->metrics_path == NULL)
         return AZ_EENV;
-    r->metrics = fopen(path, "w");
+    r->metrics = fopen(r->metrics_path, "w");
     if (r->metrics == NULL)
-        err = az_fail(AZ_EENV, "%s: cannot write: %s", path, strerror(errno));
-    az_free(path);
+        err = az_fail(AZ_EENV, "%s: cannot write: %s", r->metrics_path, strerror(errno));
     return err;
 }
 
-az_err az_report_fini(az_report *r)
+/* Note the first failure. A run does not end for want of its record: the adapter is worth more. */
+static void check_metrics(az_report *r, bool failed)
+{
+    if (!failed || r->metrics_errno != 0)
+        return;
+    r->metrics_errno = errno != 0 ? errno : EIO;
+    az_warn("%s: cannot write: %s; the run goes on", r->metrics_path, strerror(r->metrics_errno));
+}
+
+static void flush_metrics(az_report *r)
+{
+    errno = 0;
+    check_metrics(r, fflush(r->metrics) != 0 || ferror(r->metrics));
+}
+
+static void close_metrics(az_report *r)
+{
+    if (r->metrics == NULL)
+        return;
+    errno = 0;
+    check_metrics(r, fclose(r->metrics) != 0);
+    r->metrics = NULL;
+}
+
+az_err az_report_close(az_report *r)
 {
     az_err err = AZ_OK;
-    if (r->metrics == NULL)
-        return AZ_OK;
-    errno = 0;
-    const bool bad = fflush(r->metrics) != 0 || ferror(r->metrics);
-    const int reason = errno;
-    if (fclose(r->metrics) != 0 || bad)
-        err = az_fail(AZ_EENV, "metrics.jsonl could not be written completely: %s",
-                      strerror(reason != 0 ? reason : EIO));
-    r->metrics = NULL;
-    return err;
+    close_metrics(r);
+    if (r->metrics_errno != 0)
+        err = az_fail(AZ_EENV, "%s: steps are missing in it: %s", r->metrics_path,
+                      strerror(r->metrics_errno));
+    return az_comm_agree(r->comm, err);
+}
+
+void az_report_fini(az_report *r)
+{
+    close_metrics(r);
+    az_free(r->metrics_path);
+    r->metrics_path = NULL;
 }
 
 /* JSON has no NaN. */
@@ -75,7 +102,7 @@ static void write_metrics(az_report *r, int64_t step, const az_step *s,
     put_number(f, "idle", s->idle);
     put_number(f, "seconds", seconds);
     fputs("}\n", f);
-    fflush(f);
+    flush_metrics(r);
 }
 
 /* Text of one progress line, without its end. */
@@ -120,13 +147,14 @@ void az_report_step(az_report *r, int64_t step, const az_step *s, const az_optim
     write_metrics(r, step, s, result, lr, seconds);
     const bool keep =
         (step + 1) % r->logging_steps == 0 || step + 1 == r->total_steps || !result->finite;
+    errno = 0;
     if (r->progress == AZ_PROGRESS_TERMINAL || (keep && r->progress == AZ_PROGRESS_LINES)) {
         if (r->partial)
             fputs("\r\033[K", stdout);
         print_line(r, step, result, lr);
         if (keep)
             putchar('\n');
-        fflush(stdout);
+        az_log_flush();
         r->partial = !keep;
     }
     if (keep) {
@@ -158,5 +186,5 @@ void az_report_eval(az_report *r, int64_t step, const az_eval_result *result)
     fprintf(r->metrics, ", \"eval_targets\": %lld", (long long)result->targets);
     put_number(r->metrics, "eval_seconds", result->seconds);
     fputs("}\n", r->metrics);
-    fflush(r->metrics);
+    flush_metrics(r);
 }

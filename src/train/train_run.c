@@ -53,16 +53,6 @@ out:
     return err;
 }
 
-/* Positions that the model was never trained on: possible, seldom meant. */
-static void warn_long(const run *r)
-{
-    const int64_t longest = az_max_i64(r->train.longest, r->held_out.longest);
-    if (longest > r->engine.config.max_position)
-        az_warn("the longest sample has %lld tokens, the model's max_position_embeddings is %lld: "
-                "it has not learnt such positions (data.max_length cuts)",
-                (long long)longest, (long long)r->engine.config.max_position);
-}
-
 static void plan_steps(run *r)
 {
     const az_deck *d = r->deck;
@@ -130,9 +120,11 @@ static az_err open_output(run *r)
     const char *dir = az_deck_string(r->deck, "output.dir");
     if (az_comm_rank(r->comm) == 0) {
         AZ_TRY(az_dir_create(dir));
+        AZ_TRY((path = az_path_join(dir, "adapter")) != NULL ? AZ_OK : AZ_EENV);
+        AZ_TRY(az_lora_check_place(&r->engine.lora, path));
+        az_free(path);
+        AZ_TRY((path = az_path_join(dir, "run.yaml")) != NULL ? AZ_OK : AZ_EENV);
         AZ_TRY(az_deck_write(&text, r->deck));
-        path = az_path_join(dir, "run.yaml");
-        AZ_TRY(path != NULL ? AZ_OK : AZ_EENV);
         AZ_TRY(az_file_write_atomic(path, text.s, text.len));
     }
     AZ_TRY(az_report_init(&r->report, r->deck, r->total_steps,
@@ -235,6 +227,7 @@ out:
 
 static void close_run(run *r)
 {
+    az_report_fini(&r->report);
     az_optim_destroy(r->optim);
     az_pass_destroy(r->pass);
     az_eval_destroy(r->eval);
@@ -253,10 +246,8 @@ az_err az_train_run(const az_deck *deck, az_comm *comm)
     const char *hdf5;
     AZ_TRY(az_deck_check(deck, "train"));
     AZ_TRY(az_comm_agree(comm, az_hdf5_check(&hdf5)));
-    az_kern_set_threads((int)az_deck_int(deck, "run.threads"));
     AZ_TRY(az_engine_open(&r.engine, deck, AZ_ADAPTER_DECK, NULL, comm));
     AZ_TRY(load_data(&r));
-    warn_long(&r);
     AZ_TRY(open_schedule(&r));
     AZ_TRY(open_pass(&r));
     AZ_TRY(open_optim(&r));
@@ -274,11 +265,8 @@ az_err az_train_run(const az_deck *deck, az_comm *comm)
     }
     az_report_summary(&r.report, &r.engine, r.pass);
     AZ_TRY(write_adapter(&r));
+    AZ_TRY(az_report_close(&r.report));
 out:
-    if (err == AZ_OK)
-        err = az_comm_agree(comm, az_report_fini(&r.report));
-    else
-        az_report_fini(&r.report); /* the first failure is the one that is told */
     close_run(&r);
     return err;
 }

@@ -164,7 +164,7 @@ static void test_long(void **state)
     az_data_fini(&set);
     o.max_length = 2;
     expect_failure(load_with(&set, "{\"text\": \"12\"}\n{\"text\": \"\"}\n", &o), AZ_EINPUT,
-                   "rows.jsonl: no sample is left to train: 1 without a target token (within the "
+                   "rows.jsonl: no sample is left: 1 without a target token (within the "
                    "first 2 tokens), 1 longer than data.max_length");
 }
 
