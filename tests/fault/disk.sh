@@ -1,0 +1,73 @@
+#!/bin/bash
+# A disk that is full: a message, code 3, no half-written adapter, and an earlier one stays as it was [47]. A limit on the
+# size of files stands for the full disk, as it needs no rights: it stops writes in the middle.
+. "${srcdir:-.}/tests/runs/lib.sh"
+# The limit would also stop the files through which UCX shares memory; a process alone needs none.
+export UCX_TLS=self
+cat >"$tmp/deck.yaml" <<DECK
+model: {path: $src/tests/golden/llama-gqa/model}
+data: {files: [$src/tests/golden/llama-gqa/data.jsonl], max_length: 64}
+lora: {r: 8, target_modules: all-linear}
+train: {batch_size: 2, micro_batch_size: 2, learning_rate: 1e-3}
+DECK
+# limited KIB CODE ARGUMENTS...: train into $tmp/out with files of at most KIB KiB; one error, no leak, no rest.
+limited() {
+    local kib=$1 want=$2 code
+    shift 2
+    (ulimit -f "$kib" && exec timeout 60 ./adze train "$tmp/deck.yaml" output.dir="$tmp/out" "$@") 2>&1 | cat >"$tmp/log"
+    code=${PIPESTATUS[0]}
+    [ $code = "$want" ] || fail "$kib KiB: code $code, expected $want"
+    [ "$(grep -c '^adze: error: ' "$tmp/log")" = 1 ] || fail "$kib KiB: not one error"
+    grep -q 'adze: bug' "$tmp/log" && fail "$kib KiB: a leak"
+    [ -z "$(find "$tmp/out" -name '*tmp*')" ] || fail "$kib KiB: left over: $(find "$tmp/out" -name '*tmp*')"
+}
+timeout 60 ./adze train "$tmp/deck.yaml" output.dir="$tmp/good" train.max_steps=40 >"$tmp/log" 2>&1 || fail "without a limit"
+adapter=$(($(stat -c %s "$tmp/good/adapter/adapter_model.safetensors") / 1024 + 1))
+metrics=$(($(stat -c %s "$tmp/good/metrics.jsonl") / 1024))
+[ "$adapter" -gt 16 ] && [ "$metrics" -gt 6 ] || fail "adapter of $adapter KiB and metrics of $metrics KiB are too small for this test"
+
+# the adapter does not fit: none is there
+limited $((adapter - 4)) 3 train.max_steps=2
+grep -q "^adze: error: $tmp/out/adapter/.*: cannot write: File too large" "$tmp/log" || fail "the adapter's message"
+[ ! -e "$tmp/out/adapter" ] || fail "part of an adapter is left"
+# an earlier one stays
+cp -r "$tmp/good/adapter" "$tmp/out/adapter"
+limited $((adapter - 4)) 3 train.max_steps=2
+diff -r "$tmp/good/adapter" "$tmp/out/adapter" || fail "the earlier adapter changed"
+# and gives way to one that fits
+./adze train "$tmp/deck.yaml" output.dir="$tmp/out" train.max_steps=2 >"$tmp/log" 2>&1 || fail "training over an adapter"
+cmp -s "$tmp/good/adapter/adapter_model.safetensors" "$tmp/out/adapter/adapter_model.safetensors" && fail "the earlier adapter stayed"
+[ "$(ls "$tmp/out/adapter" | wc -l)" = 2 ] || fail "more than an adapter is left"
+
+# nothing fits, not even the deck as understood
+rm -rf "$tmp/out"
+limited 0 3 train.max_steps=2
+grep -q "^adze: error: $tmp/out/run.yaml.*: cannot write: File too large" "$tmp/log" || fail "run.yaml's message"
+[ -z "$(ls "$tmp/out")" ] || fail "something was written all the same"
+
+# metrics.jsonl does not fit: said once when it happens, the adapter is whole, the code is 3
+lines=$((4 * metrics * 40 / metrics))
+limited "$adapter" 3 train.max_steps=$((lines * (adapter / metrics + 1) / 4))
+grep -q "^adze: warning: $tmp/out/metrics.jsonl: cannot write: File too large; the run goes on" "$tmp/log" || fail "no early word"
+[ "$(grep -c '^adze: warning: ' "$tmp/log")" = 1 ] || fail "not one warning"
+grep -q "^adze: error: $tmp/out/metrics.jsonl: steps are missing in it: File too large" "$tmp/log" || fail "the message of metrics.jsonl"
+./adze eval "$tmp/deck.yaml" eval.adapter="$tmp/out/adapter" >"$tmp/log" 2>&1 || fail "the adapter is not whole"
+
+# generated rows do not fit: the earlier file stays
+echo '{"input_ids": [1, 2, 3]}' >"$tmp/prompts.jsonl"
+echo old >"$tmp/rows.jsonl"
+(ulimit -f 0 && exec ./adze generate "$tmp/deck.yaml" generate.file="$tmp/prompts.jsonl" generate.output="$tmp/rows.jsonl") 2>&1 | cat >"$tmp/log"
+[ "${PIPESTATUS[0]}" = 3 ] && grep -q "^adze: error: $tmp/rows.jsonl.tmp-[0-9]*: cannot write: File too large" "$tmp/log" || fail "generated rows"
+[ "$(cat "$tmp/rows.jsonl")" = old ] && [ "$(ls "$tmp" | grep -c rows)" = 1 ] || fail "the earlier rows changed"
+
+# A file system that is too small is found before the first step, where one can be mounted.
+mkdir "$tmp/small"
+if mount -t tmpfs -o size=16k adze "$tmp/small" 2>/dev/null; then
+    trap 'umount "$tmp/small"; rm -rf "$tmp"' EXIT
+    ./adze train "$tmp/deck.yaml" output.dir="$tmp/small/out" >"$tmp/log" 2>&1
+    [ $? = 3 ] && grep -q "^adze: error: $tmp/small/out: 16.00 KiB are free on this file system, .* KiB are needed" "$tmp/log" ||
+        fail "a file system that is too small"
+    [ -z "$(ls "$tmp/small/out")" ] || fail "something was written to a file system that is too small"
+else
+    echo "no file system was mounted here: free space was not tested"
+fi
