@@ -191,7 +191,8 @@ int az_kern_set_threads(int n)
 
 az_err az_kern_start(int threads)
 {
-    static float a[1] = {1}, c[1];
+    enum { N = 128 };
+    static float a[N * N], c[N * N];
     const int n = threads > 0 ? threads : az_kern_set_threads(0);
 #ifdef HAVE_OPENBLAS_GET_CONFIG
     const size_t bytes = ((size_t)n + 1) * BLAS_BUFFER;
@@ -206,7 +207,7 @@ az_err az_kern_start(int threads)
     munmap(p, bytes);
 #endif
     az_kern_set_threads(threads);
-    /* The first product takes the buffer, before anything else can. */
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 1, 1, 1, 1, a, 1, a, 1, 0, c, 1);
+    /* The first product takes the buffers, before anything else can. (A small one takes none.) */
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, N, N, N, 1, a, N, a, N, 0, c, N);
     return AZ_OK;
 }
