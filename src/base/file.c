@@ -120,18 +120,14 @@ static az_err write_all(int fd, const char *data, size_t bytes, const char *path
     return AZ_OK;
 }
 
-static az_err sync_dir_of(const char *path)
+static az_err sync_dir(const char *dir)
 {
-    char *dir = az_path_dir(path);
-    if (dir == NULL)
-        return AZ_EENV;
     az_err err = AZ_OK;
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0 || (fsync(fd) != 0 && errno != EINVAL))
         err = fail_errno("sync", dir);
     if (fd >= 0)
         close(fd);
-    az_free(dir);
     return err;
 }
 
@@ -161,9 +157,13 @@ out:
 
 az_err az_file_rename(const char *from, const char *to)
 {
+    char dir[PATH_MAX] = "."; /* no allocation, which could fail when the work is done */
+    const char *slash = strrchr(to, '/');
     if (rename(from, to) != 0)
         return fail_errno("rename a temporary file to", to);
-    return sync_dir_of(to);
+    if (slash != NULL)
+        snprintf(dir, sizeof dir, "%.*s", (int)(slash - to) + 1, to);
+    return sync_dir(dir);
 }
 
 /* Into what is no file: a device, a pipe. */

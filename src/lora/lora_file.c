@@ -323,39 +323,51 @@ static az_err check_finite(const float *flat, const az_lora *lora)
     return AZ_OK;
 }
 
-/* Between the first and the last of these there is no config, so a job that ends here leaves
- * nothing that could be misread. */
-static az_err move_files(const char *from, const char *to)
+/* Paths of the files in their own directory and in their place: made before anything is written, so
+ * that nothing is left half done for want of memory. */
+typedef struct {
+    char *dir, *from[N_FILES], *to[N_FILES];
+} places;
+
+static az_err make_places(places *p, const char *dir)
 {
-    az_err err = AZ_OK;
-    char *a = NULL, *b = NULL;
-    for (int i = -1; i < N_FILES; i++) {
-        const char *name = files[i < 0 ? N_FILES - 1 : i];
-        AZ_TRY((a = az_path_join(from, name)) != NULL ? AZ_OK : AZ_EENV);
-        AZ_TRY((b = az_path_join(to, name)) != NULL ? AZ_OK : AZ_EENV);
-        if (i < 0)
-            unlink(b);
-        else
-            AZ_TRY(az_file_rename(a, b));
-        az_free(a);
-        az_free(b);
-        a = b = NULL;
+    az_err err;
+    az_str own = {0};
+    AZ_TRY(az_str_add(&own, "%s/tmp-%ld", dir, (long)getpid()));
+    for (int i = 0; i < N_FILES; i++) {
+        AZ_TRY((p->from[i] = az_path_join(own.s, files[i])) != NULL ? AZ_OK : AZ_EENV);
+        AZ_TRY((p->to[i] = az_path_join(dir, files[i])) != NULL ? AZ_OK : AZ_EENV);
     }
+    p->dir = own.s;
+    own.s = NULL;
 out:
-    az_free(a);
-    az_free(b);
+    az_str_fini(&own);
     return err;
 }
 
-static void remove_files(const char *dir)
+/* Between the first and the last of these there is no config, so a job that ends here leaves
+ * nothing that could be misread. */
+static az_err move_files(const places *p)
+{
+    az_err err = AZ_OK;
+    unlink(p->to[N_FILES - 1]);
+    for (int i = 0; i < N_FILES; i++)
+        AZ_TRY(az_file_rename(p->from[i], p->to[i]));
+out:
+    return err;
+}
+
+static void close_places(places *p)
 {
     for (int i = 0; i < N_FILES; i++) {
-        char *path = az_path_join(dir, files[i]);
-        if (path != NULL)
-            unlink(path);
-        az_free(path);
+        if (p->dir != NULL)
+            unlink(p->from[i]);
+        az_free(p->from[i]);
+        az_free(p->to[i]);
     }
-    rmdir(dir);
+    if (p->dir != NULL)
+        rmdir(p->dir);
+    az_free(p->dir);
 }
 
 /* In a directory of its own within dir, checked there, and only then in its place: what was there
@@ -365,22 +377,20 @@ az_err az_lora_write(const float *flat, const az_lora *lora, const az_peft_confi
 {
     az_err err;
     az_peft_config written = {0};
-    az_str tmp = {0};
+    places p = {0};
     const bool there = az_dir_exists(dir);
     AZ_TRY(check_finite(flat, lora));
     AZ_TRY(make_config(&written, config, lora));
-    AZ_TRY(az_str_add(&tmp, "%s/tmp-%ld", dir, (long)getpid()));
-    AZ_TRY(az_dir_create(tmp.s));
-    AZ_TRY(write_tensors(flat, lora, tmp.s));
-    AZ_TRY(az_peft_write_config(tmp.s, &written));
-    AZ_TRY(check_written(flat, lora, tmp.s));
-    AZ_TRY(move_files(tmp.s, dir));
+    AZ_TRY(make_places(&p, dir));
+    AZ_TRY(az_dir_create(p.dir));
+    AZ_TRY(write_tensors(flat, lora, p.dir));
+    AZ_TRY(az_peft_write_config(p.dir, &written));
+    AZ_TRY(check_written(flat, lora, p.dir));
+    AZ_TRY(move_files(&p));
 out:
-    if (tmp.s != NULL)
-        remove_files(tmp.s);
+    close_places(&p);
     if (err != AZ_OK && !there)
         rmdir(dir); /* if it is empty */
-    az_str_fini(&tmp);
     az_list_fini(&written.target_modules);
     return err;
 }

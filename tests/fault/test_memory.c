@@ -1,0 +1,123 @@
+/* An allocation that fails on one rank ends the command with the same code on all ranks: no hang,
+ * no leak, no adapter. Each command is run over and over, with another allocation failing each
+ * time. */
+#include <config.h>
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cmd/cmd.h"
+#include "tests/mpi/check.h"
+
+/* Allocations tried for a command and a rank, spread evenly over all of them. */
+#define TRIES 60
+
+static az_comm *comm;
+static char deck[400], prompts[400];
+static char out[] = "output.dir=tests/fault/out-memory";
+static const char adapter[] = "tests/fault/out-memory/adapter";
+
+typedef struct {
+    const char *name;
+    int n;
+    char *args[6];
+} command;
+
+static az_err run(const command *c)
+{
+    char *argv[8] = {(char *)(uintptr_t)c->name, deck};
+    memcpy(argv + 2, c->args, (size_t)c->n * sizeof *c->args);
+    az_err_clear();
+    return az_cmd_find(c->name)->run(comm, c->n + 2, argv);
+}
+
+static void remove_adapter(void)
+{
+    static const char *const files[] = {"adapter_model.safetensors", "adapter_config.json", ""};
+    char path[200];
+    for (size_t i = 0; az_comm_rank(comm) == 0 && i < sizeof files / sizeof *files; i++) {
+        snprintf(path, sizeof path, "%s/%s", adapter, files[i]);
+        if (files[i][0] != '\0')
+            unlink(path);
+        else
+            rmdir(path);
+    }
+    az_comm_barrier(comm);
+}
+
+/* Allocation n of rank fails. Whether the command failed. */
+static bool fail_one(const command *c, int rank, long n)
+{
+    const size_t blocks = az_mem_get_total().blocks;
+    remove_adapter();
+    az_mem_set_fault(az_comm_rank(comm) == rank ? n : -1);
+    az_err err = run(c);
+    az_mem_set_fault(-1);
+    CHECK(err == AZ_OK || err == AZ_EENV);
+    CHECK(err == AZ_OK || strstr(az_err_message(), "out of memory") != NULL);
+    CHECK(az_mem_get_total().blocks == blocks);
+    int64_t codes[2] = {err, -err};
+    az_comm_max_i64(comm, codes, 2);
+    CHECK(codes[0] == -codes[1]);
+    if (err != AZ_OK)
+        CHECK(!az_dir_exists(adapter));
+    if (n_failed > 0 && az_comm_rank(comm) == rank)
+        fprintf(stderr, "adze %s, allocation %ld of rank %d: code %d, %s\n", c->name, n, rank, err,
+                az_err_message());
+    return err != AZ_OK;
+}
+
+static void try_command(const command *c)
+{
+    if (run(c) != AZ_OK) { /* what libraries keep is there after it */
+        fprintf(stderr, "adze %s: %s\n", c->name, az_err_message());
+        n_failed++;
+        return;
+    }
+    size_t before = az_mem_get_total().calls;
+    CHECK(run(c) == AZ_OK);
+    int64_t calls = (int64_t)(az_mem_get_total().calls - before);
+    int64_t n_tries = 0, n_ended = 0;
+    for (int rank = 0; rank < az_comm_size(comm); rank++) {
+        int64_t total = az_comm_rank(comm) == rank ? calls : 0;
+        az_comm_max_i64(comm, &total, 1);
+        const int64_t tries = az_min_i64(total, TRIES);
+        for (int64_t i = 0; i < tries && n_failed == 0; i++) {
+            n_ended += fail_one(c, rank, (long)(i * total / tries));
+            n_tries++;
+        }
+    }
+    if (az_comm_rank(comm) == 0)
+        fprintf(stderr, "adze %s: %lld of %lld failing allocations ended it\n", c->name,
+                (long long)n_ended, (long long)n_tries);
+    CHECK(n_ended > n_tries / 2);
+}
+
+int main(void)
+{
+    const char *src = getenv("srcdir");
+    src = src != NULL ? src : ".";
+    snprintf(deck, sizeof deck, "%s/tests/golden/llama-gqa/deck.yaml", src);
+    snprintf(prompts, sizeof prompts, "generate.file=tests/fault/out-memory/prompts.jsonl");
+    if (az_comm_init(&comm, NULL, NULL) != AZ_OK)
+        return 99;
+    if (az_comm_rank(comm) == 0 &&
+        (az_dir_create("tests/fault/out-memory") != AZ_OK ||
+         az_file_write_atomic(strchr(prompts, '=') + 1, "{\"input_ids\": [1, 2]}\n", 21) != AZ_OK))
+        return 99;
+    az_comm_barrier(comm);
+    az_log_set_speaker(false);
+    const command commands[] = {
+        {"train", 3, {out, "train.max_steps=1", "eval.split=0.2"}},
+        {"eval", 0, {NULL}},
+        {"generate", 2, {prompts, "generate.max_new_tokens=2"}},
+        {"data", 0, {NULL}},
+    };
+    for (size_t i = 0; i < sizeof commands / sizeof *commands && n_failed == 0; i++)
+        try_command(&commands[i]);
+    int64_t any = n_failed;
+    az_comm_max_i64(comm, &any, 1);
+    az_comm_fini(comm);
+    return any != 0;
+}
