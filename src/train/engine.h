@@ -33,7 +33,8 @@ typedef enum {
 } az_adapter_source;
 
 /* Set run.threads; read config, headers (on one rank, handed on), the adapter, then the base's
- * slices. Start from {0}. opt_dir: for AZ_ADAPTER_DIR. Collective. */
+ * slices; rank 0 reads an adapter for all. Start from {0}. opt_dir: for AZ_ADAPTER_DIR. Collective.
+ */
 az_err az_engine_open(az_engine *engine, const az_deck *deck, az_adapter_source source,
                       const char *opt_dir, az_comm *comm);
 void az_engine_close(az_engine *engine);

@@ -122,17 +122,13 @@ out:
     return err;
 }
 
-/* What adapter there is to be; Local, but the same on all ranks as all read the same files. */
-static az_err open_adapter(az_engine *e, const az_deck *deck, az_adapter_source source,
-                           const char *opt_dir)
+/* Which adapter there is to be, and room for it. Local; the same on all ranks, as all read the same
+ * config. */
+static az_err open_adapter(az_engine *e, const az_deck *deck, const char *opt_dir)
 {
-    az_err err = AZ_OK;
-    const char *dir = source == AZ_ADAPTER_DECK ? az_deck_string(deck, "lora.init_from") : opt_dir;
-    AZ_TRY(az_config_list_linears(&e->linears, &e->n_linears, &e->config));
-    if (source == AZ_ADAPTER_NONE)
-        goto out;
-    if (dir != NULL) {
-        AZ_TRY(az_peft_read_config(&e->peft, dir));
+    az_err err;
+    if (opt_dir != NULL) {
+        AZ_TRY(az_peft_read_config(&e->peft, opt_dir));
         if (az_deck_has(deck, "lora.lora_dropout"))
             e->peft.lora_dropout = az_deck_real(deck, "lora.lora_dropout");
     } else {
@@ -143,10 +139,22 @@ static az_err open_adapter(az_engine *e, const az_deck *deck, az_adapter_source 
     AZ_TRY(az_lora_create(&e->lora, &e->peft, e->linears, e->n_linears,
                           az_config_default_targets(&e->config)));
     AZ_TRY(AZ_NEW(e->flat, (size_t)e->lora.n_elements, "adapter"));
-    if (dir != NULL)
-        AZ_TRY(az_lora_read(e->flat, &e->lora, dir));
-    else
+out:
+    return err;
+}
+
+/* The adapter's values: made on every rank, or read on rank 0 and handed on. Collective. */
+static az_err fill_adapter(az_engine *e, const az_deck *deck, const char *opt_dir)
+{
+    az_err err = AZ_OK;
+    if (opt_dir == NULL) {
         az_lora_fill(e->flat, &e->lora, &e->peft, (uint64_t)az_deck_int(deck, "train.seed"));
+        return AZ_OK;
+    }
+    if (az_comm_rank(e->comm) == 0)
+        err = az_lora_read(e->flat, &e->lora, opt_dir);
+    AZ_TRY(az_comm_agree(e->comm, err));
+    az_comm_bcast(e->comm, e->flat, (size_t)e->lora.n_elements * sizeof *e->flat, 0);
 out:
     return err;
 }
@@ -155,6 +163,7 @@ az_err az_engine_open(az_engine *engine, const az_deck *deck, az_adapter_source 
                       const char *opt_dir, az_comm *comm)
 {
     az_err err;
+    const char *dir = source == AZ_ADAPTER_DECK ? az_deck_string(deck, "lora.init_from") : opt_dir;
     engine->comm = comm;
     engine->model_dir = az_deck_string(deck, "model.path");
     err = az_kern_start((int)az_deck_int(deck, "run.threads"));
@@ -162,8 +171,12 @@ az_err az_engine_open(az_engine *engine, const az_deck *deck, az_adapter_source 
     AZ_TRY(share_model(engine));
     err = az_table_create(&engine->table, &engine->config, &engine->set);
     AZ_TRY(az_comm_agree(comm, err));
-    err = open_adapter(engine, deck, source, opt_dir);
+    err = az_config_list_linears(&engine->linears, &engine->n_linears, &engine->config);
+    if (err == AZ_OK && source != AZ_ADAPTER_NONE)
+        err = open_adapter(engine, deck, dir);
     AZ_TRY(az_comm_agree(comm, err));
+    if (source != AZ_ADAPTER_NONE)
+        AZ_TRY(fill_adapter(engine, deck, dir));
     AZ_TRY(az_shard_create(&engine->shard, &engine->config, &engine->table, &engine->set, comm,
                            az_deck_bool(deck, "run.poison")));
 out:
