@@ -45,6 +45,14 @@ static void add(const char *name, int64_t rows, int64_t cols, int64_t pad_rows, 
                                    .data = data};
 }
 
+static void drop(void)
+{
+    while (n-- > 0) {
+        az_free((void *)(uintptr_t)tensors[n].name);
+        az_free((void *)(uintptr_t)tensors[n].data);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 12 && argc != 13) {
@@ -106,5 +114,9 @@ int main(int argc, char **argv)
         err = az_store_write(model, tensors, n);
     if (err != AZ_OK)
         fprintf(stderr, "%s\n", az_err_message());
+    az_free(config);
+    az_free(model);
+    az_str_fini(&text);
+    drop();
     return err;
 }
