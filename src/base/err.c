@@ -17,6 +17,14 @@ static void mark_cut(size_t n)
         memcpy(message + sizeof message - 4, "...", 4);
 }
 
+/* Names from files and command lines must not steer the terminal. */
+static void mask_controls(void)
+{
+    for (unsigned char *c = (unsigned char *)message; *c != '\0'; c++)
+        if ((*c < 0x20 && *c != '\n') || *c == 0x7f)
+            *c = '?';
+}
+
 az_err az_fail(az_err code, const char *fmt, ...)
 {
     if (message[0] == '\0') {
@@ -24,10 +32,7 @@ az_err az_fail(az_err code, const char *fmt, ...)
         va_start(args, fmt);
         mark_cut((size_t)vsnprintf(message, sizeof message, fmt, args));
         va_end(args);
-        /* Names from files and command lines must not steer the terminal. */
-        for (unsigned char *c = (unsigned char *)message; *c != '\0'; c++)
-            if ((*c < 0x20 && *c != '\n') || *c == 0x7f)
-                *c = '?';
+        mask_controls();
     }
     return code;
 }
@@ -42,6 +47,7 @@ az_err az_err_place(az_err err, const char *where)
     memcpy(message, where, n - 2);
     memcpy(message + n - 2, ": ", 2);
     message[n + kept] = '\0';
+    mask_controls();
     mark_cut(n + len);
     return err;
 }

@@ -46,6 +46,8 @@ static void a_place_comes_in_front(void **state)
     az_err_clear();
     assert_int_equal(az_err_place(az_fail(AZ_EINPUT, "bad"), "file:1"), AZ_EINPUT);
     assert_string_equal(az_err_message(), "file:1: bad");
+    az_err_place(AZ_EINPUT, "\x1b[31mred"); /* a name must not steer the terminal */
+    assert_string_equal(az_err_message(), "?[31mred: file:1: bad");
     az_err_clear();
     memset(text, 'x', AZ_ERR_MAX - 1);
     text[AZ_ERR_MAX - 1] = '\0';
