@@ -115,6 +115,9 @@ static az_err read_property(az_onig *w, az_escape *e, bool negated)
     return az_onig_refuse(w, "a property other than the general categories");
 }
 
+/* Letters that stand for one control character each. */
+static const char simple_escapes[] = "tnrfvae", simple_values[] = "\t\n\r\f\v\a\x1b";
+
 az_err az_onig_read_escape(az_escape *e, az_onig *w, bool in_class)
 {
     az_err err = AZ_OK;
@@ -124,28 +127,12 @@ az_err az_onig_read_escape(az_escape *e, az_onig *w, bool in_class)
     uint32_t c = az_text_get_char(&len, w->p);
     w->p += len;
     *e = (az_escape){.kind = AZ_ESC_CHAR, .c = c};
+    const char *simple = c > 0 && c < 0x80 ? strchr(simple_escapes, (int)c) : NULL;
+    if (simple != NULL) {
+        e->c = (uint32_t)simple_values[simple - simple_escapes];
+        return AZ_OK;
+    }
     switch (c) {
-    case 't':
-        e->c = '\t';
-        break;
-    case 'n':
-        e->c = '\n';
-        break;
-    case 'r':
-        e->c = '\r';
-        break;
-    case 'f':
-        e->c = '\f';
-        break;
-    case 'v':
-        e->c = '\v';
-        break;
-    case 'a':
-        e->c = '\a';
-        break;
-    case 'e':
-        e->c = 0x1b;
-        break;
     case 'x':
         if (w->p < w->end && *w->p == '{') {
             w->p++;
