@@ -132,8 +132,7 @@ int main(void)
         if (az_comm_rank(comm) == 0) {
             CHECK(mkdtemp(dir) != NULL);
             snprintf(command, sizeof command,
-                     "env -u LD_PRELOAD ASAN_OPTIONS=detect_leaks=0 tests/tools/random_model %s 8 "
-                     "12 2 2 1 4 301 bf16 %d 3",
+                     "env -u LD_PRELOAD tests/tools/random_model %s 8 12 2 2 1 4 301 bf16 %d 3",
                      dir, tied);
             CHECK(system(command) == 0);
         }
