@@ -77,13 +77,11 @@ static void say_batches(const az_deck *deck, const az_dataset *train, const az_s
             batch, n_micro, micro, n_ranks, n_ranks > 1 ? "s" : "", rounds);
         if (n_micro % n_ranks != 0)
             az_say("          %lld micro-batches do not fill %d ranks: at least %.0f %% of the "
-                   "ranks' time is "
-                   "idle",
+                   "ranks' time is idle",
                    n_micro, n_ranks, 100.0 * (1 - (double)n_micro / (double)(rounds * n_ranks)));
     }
     az_say("steps     %s samples = %lld steps an epoch (last of %lld samples), %lld steps in all = "
-           "%.2f "
-           "epochs",
+           "%.2f epochs",
            az_format_count(train->n), per_epoch, last, (long long)total_steps,
            (double)total_steps / (double)per_epoch);
 }
