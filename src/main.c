@@ -52,6 +52,7 @@ static az_err run_parallel(const az_cmd *cmd, int argc, char **argv)
 {
     az_err err;
     az_comm *comm = NULL;
+    az_stop_install();
     AZ_TRY(az_comm_init(&comm, &argc, &argv));
     err = az_comm_agree(comm, cmd->run(comm, argc, argv));
 out:
@@ -141,7 +142,7 @@ int main(int argc, char **argv)
     if (err == AZ_OK)
         err = later;
     if (err != AZ_OK && az_log_is_speaker())
-        fprintf(stderr, "adze: error: %s\n", az_err_message());
+        fprintf(stderr, "adze: %s%s\n", err == AZ_ESTOP ? "" : "error: ", az_err_message());
     later = check_memory();
     return err != AZ_OK ? err : later;
 }

@@ -11,7 +11,8 @@ enum {
     AZ_OK = 0,
     AZ_EINPUT = 2, /* bad deck, bad file, bad arguments: the user can mend it */
     AZ_EENV = 3,   /* disk full, no memory, no permission */
-    AZ_ELOST = 4   /* a lost rank or a missed deadline */
+    AZ_ELOST = 4,  /* a lost rank or a missed deadline */
+    AZ_ESTOP = 75  /* asked to end early: what was done is kept, a new run goes on from there */
 };
 
 /* Longest message kept; a longer one is cut and ends in "...". */

@@ -99,10 +99,11 @@ out:
 static az_err run_job(job *j, bool json)
 {
     az_err err;
+    az_eval_result result;
     AZ_TRY(open_job(j));
     if (!json)
         say_start(j);
-    const az_eval_result result = az_eval_run(j->eval, j->pass);
+    AZ_TRY(az_eval_run(&result, j->eval, j->pass));
     if (json)
         err = say_json(j, &result);
     else

@@ -25,11 +25,17 @@ int az_comm_size(const az_comm *comm);
 /* Ranks on this node, and this rank's number among them. */
 int az_comm_node_size(const az_comm *comm);
 int az_comm_node_rank(const az_comm *comm);
+/* Copy the world's MPI_Comm to *out_mpi_comm, for the one library that takes it: parallel HDF5. */
+void az_comm_get_mpi(const az_comm *comm, void *out_mpi_comm);
 /* Version line of the MPI library. */
 const char *az_comm_library(void);
 
 /* One code for all: the lowest failing rank's code and message become everyone's. Collective. */
 az_err az_comm_agree(az_comm *comm, az_err err);
+/* Whether any rank was asked to stop (base/stop.h): what the ranks handed on in the call before, so
+ * that all get the same answer in the same call. The exchange runs while they go on; it costs no
+ * waiting of its own where ranks go in step. Reasons as bits, 0: go on. Collective. */
+unsigned az_comm_poll(az_comm *comm);
 /* Collectives. Buffers do not overlap. */
 void az_comm_barrier(az_comm *comm);
 void az_comm_bcast(az_comm *comm, void *buffer, size_t bytes, int root);

@@ -16,6 +16,22 @@ void az_comm_barrier(az_comm *comm)
         MPI_Barrier(comm->world);
 }
 
+unsigned az_comm_poll(az_comm *comm)
+{
+    if (comm->size == 1)
+        return az_stop_get();
+    if (comm->polling) {
+        MPI_Wait(&comm->poll, MPI_STATUS_IGNORE);
+        comm->polling = false;
+    }
+    if (comm->answer != 0)
+        return comm->answer;
+    comm->asked = az_stop_get();
+    MPI_Iallreduce(&comm->asked, &comm->answer, 1, MPI_UNSIGNED, MPI_BOR, comm->world, &comm->poll);
+    comm->polling = true;
+    return 0;
+}
+
 void az_comm_bcast(az_comm *comm, void *buffer, size_t bytes, int root)
 {
     if (comm->size == 1)

@@ -51,6 +51,8 @@ static void release(az_comm *comm)
     az_free(comm->offsets);
     if (comm->alone)
         return;
+    if (comm->polling)
+        MPI_Wait(&comm->poll, MPI_STATUS_IGNORE);
     MPI_Comm_free(&comm->node);
     MPI_Comm_free(&comm->world);
     if (comm->started_mpi)
@@ -148,6 +150,12 @@ int az_comm_node_size(const az_comm *comm)
 int az_comm_node_rank(const az_comm *comm)
 {
     return comm->node_rank;
+}
+
+void az_comm_get_mpi(const az_comm *comm, void *out_mpi_comm)
+{
+    const MPI_Comm world = comm->alone ? MPI_COMM_SELF : comm->world;
+    memcpy(out_mpi_comm, &world, sizeof world);
 }
 
 const char *az_comm_library(void)

@@ -11,8 +11,11 @@ struct az_comm {
     bool alone, started_mpi;
     MPI_Comm world, node;
     int rank, size, node_rank, node_size;
-    size_t limit;          /* most bytes in one MPI call */
-    int *counts, *offsets; /* [size] scratch */
+    size_t limit;           /* most bytes in one MPI call */
+    int *counts, *offsets;  /* [size] scratch */
+    MPI_Request poll;       /* the exchange of az_comm_poll under way */
+    unsigned asked, answer; /* its buffers: this rank's reasons, all ranks' */
+    bool polling;
 };
 
 #endif

@@ -133,6 +133,7 @@ static az_err read_lines(loader *l, int f, int64_t line_ends_before)
         line++;
         if (az_str_is_blank(s, n))
             continue;
+        AZ_TRY(az_stop_check());
         where.len = 0;
         AZ_TRY(az_str_add(&where, "%s:%lld", l->files[f], (long long)line));
         AZ_TRY(az_reader_add(&l->reader, s, n, where.s));

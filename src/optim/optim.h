@@ -47,6 +47,14 @@ az_optim_result az_optim_step(az_optim *optim, float *flat, double lr);
 /* Whether the last step's gradient has anything but zeros in the owned part of elements [off,
  * off+n). Local. */
 bool az_optim_has_gradient(const az_optim *optim, int64_t off, int64_t n);
+/* What this rank owns: elements [*out_first, *out_first + return value) of the flat buffer, and
+ * their moments. Local. */
+int64_t az_optim_get_slice(const az_optim *optim, int64_t *out_first);
+float *az_optim_get_exp_avg(az_optim *optim);
+float *az_optim_get_exp_avg_sq(az_optim *optim);
+/* Updates made so far (steps that were not skipped): the exponent of AdamW's bias corrections. */
+int64_t az_optim_get_updates(const az_optim *optim);
+void az_optim_set_updates(az_optim *optim, int64_t updates);
 /* This rank's sums of the step so far, [n] in units of AZ_FIXED_UNIT (kern.h); for tests. */
 const int64_t *az_optim_get_sums(const az_optim *optim);
 

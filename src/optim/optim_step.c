@@ -168,3 +168,29 @@ const int64_t *az_optim_get_sums(const az_optim *optim)
 {
     return optim->sum;
 }
+
+int64_t az_optim_get_slice(const az_optim *optim, int64_t *out_first)
+{
+    *out_first = optim->first;
+    return optim->n_own;
+}
+
+float *az_optim_get_exp_avg(az_optim *optim)
+{
+    return optim->m;
+}
+
+float *az_optim_get_exp_avg_sq(az_optim *optim)
+{
+    return optim->v;
+}
+
+int64_t az_optim_get_updates(const az_optim *optim)
+{
+    return optim->updates;
+}
+
+void az_optim_set_updates(az_optim *optim, int64_t updates)
+{
+    optim->updates = updates;
+}

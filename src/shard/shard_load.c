@@ -26,6 +26,7 @@ az_err az_shard_load(az_shard *shard, const az_tensor_set *set)
     const size_t rank = (size_t)az_comm_rank(shard->comm);
     for (int u = 0; u < shard->n_units; u++) {
         const az_unit *unit = &shard->units[u];
+        AZ_TRY(az_stop_check());
         const size_t lo = rank * unit->slice, hi = lo + unit->slice;
         for (int m = unit->first; m < unit->first + unit->n_members; m++)
             AZ_TRY(load_part(shard->held + unit->held_off, &shard->members[m], lo, hi, set, &fd,

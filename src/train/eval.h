@@ -28,7 +28,7 @@ void az_eval_destroy(az_eval *opt_eval);
 /* What a pass must allow so that it can be used here. */
 void az_eval_get_limits(const az_eval *eval, az_pass_limits *out_limits);
 /* With the adapter as it is now, without dropout. The result is the same on all ranks. Allocates
- * nothing. Collective. */
-az_eval_result az_eval_run(az_eval *eval, az_pass *pass);
+ * nothing. Fails only with AZ_ESTOP, as a pass does. Collective. */
+az_err az_eval_run(az_eval_result *out_result, az_eval *eval, az_pass *pass);
 
 #endif

@@ -79,7 +79,8 @@ typedef struct az_generate az_generate;
 az_err az_generate_create(az_generate **out_generate, az_engine *engine, const az_prompts *prompts,
                           const az_generate_options *options);
 void az_generate_destroy(az_generate *opt_generate);
-/* Continue all prompts. Fails if the model gives logits that are not finite. Once. Collective. */
+/* Continue all prompts. Fails if the model gives logits that are not finite, and with AZ_ESTOP as a
+ * pass does. Once. Collective. */
 az_err az_generate_run(az_generate *generate);
 
 /* What became of a prompt, on every rank. */

@@ -1,6 +1,7 @@
 /* train/pass: micro-batches through the sharded model. Every rank gathers the same units in the
  * same order, with a micro-batch or without one. All calls but create and destroy are Collective
- * and allocate nothing. */
+ * and allocate nothing. They fail only with AZ_ESTOP, on all ranks at the same unit, if one was
+ * asked to stop; what they were to fill is then unfinished. */
 #ifndef AZ_TRAIN_PASS_H
 #define AZ_TRAIN_PASS_H
 
@@ -24,10 +25,10 @@ az_err az_pass_create(az_pass **out_pass, az_engine *engine, const az_pass_limit
 void az_pass_destroy(az_pass *opt_pass);
 /* Forward and backward of one micro-batch (B = 0: none, gathers only). Loss and gradients, times
  * scale, are added to optim; step and seed name the dropout masks. */
-void az_pass_train(az_pass *pass, const az_batch *batch, double scale, uint64_t seed, int64_t step,
-                   az_optim *optim);
+az_err az_pass_train(az_pass *pass, const az_batch *batch, double scale, uint64_t seed,
+                     int64_t step, az_optim *optim);
 /* Sum of the negative log-likelihoods of the micro-batch's targets; 0 for none. */
-double az_pass_eval(az_pass *pass, const az_batch *batch);
+az_err az_pass_eval(double *out_loss, az_pass *pass, const az_batch *batch);
 
 /* Tokens for which logits are wanted: new tokens of sequences whose earlier keys and values may lie
  * in a cache. */
@@ -44,7 +45,7 @@ typedef struct {
     int64_t n_rows;
 } az_feed;
 /* logits [n_rows,V]. N, n_rows within the limits' tokens and targets; positions below longest. */
-void az_pass_logits(az_pass *pass, const az_feed *feed, float *logits);
+az_err az_pass_logits(az_pass *pass, const az_feed *feed, float *logits);
 
 /* Seconds by operation since create. */
 typedef struct {

@@ -54,8 +54,9 @@ void az_eval_get_limits(const az_eval *eval, az_pass_limits *out_limits)
                         &out_limits->targets);
 }
 
-az_eval_result az_eval_run(az_eval *eval, az_pass *pass)
+az_err az_eval_run(az_eval_result *out_result, az_eval *eval, az_pass *pass)
 {
+    az_err err = AZ_OK;
     enum { LOSS, OVERFLOW, N_SUMS };
     const az_step *step = &eval->step;
     const double begin = az_now(), n_targets = (double)step->n_targets;
@@ -64,15 +65,18 @@ az_eval_result az_eval_run(az_eval *eval, az_pass *pass)
     az_batch batch;
     for (int round = 0; round < step->n_rounds; round++) {
         az_schedule_get_batch(eval->schedule, round, &batch);
-        double loss = az_pass_eval(pass, &batch);
+        double loss = 0;
+        AZ_TRY(az_pass_eval(&loss, pass, &batch));
         sums[LOSS] += az_kern_to_fixed(loss / n_targets, limit, &sums[OVERFLOW]);
     }
     az_comm_sum_i64(eval->engine->comm, sums, N_SUMS);
     const double loss = sums[OVERFLOW] == 0 ? (double)sums[LOSS] * AZ_FIXED_UNIT : NAN;
-    return (az_eval_result){.loss = loss,
-                            .perplexity = exp(loss),
-                            .samples = step->n_samples,
-                            .tokens = step->n_tokens,
-                            .targets = step->n_targets,
-                            .seconds = az_now() - begin};
+    *out_result = (az_eval_result){.loss = loss,
+                                   .perplexity = exp(loss),
+                                   .samples = step->n_samples,
+                                   .tokens = step->n_tokens,
+                                   .targets = step->n_targets,
+                                   .seconds = az_now() - begin};
+out:
+    return err;
 }

@@ -362,7 +362,7 @@ az_err az_generate_run(az_generate *generate)
         if (sums[BAD] > 0 || sums[WORK] == 0)
             break;
         fill_feed(g, &feed);
-        az_pass_logits(g->pass, &feed, g->logits);
+        AZ_TRY(az_pass_logits(g->pass, &feed, g->logits));
         draw_tokens(g, feed.n_rows);
         g->stats.passes++;
     }

@@ -148,17 +148,31 @@ static int64_t fill_adapters(az_pass *p, az_adapter *ads, int layer, int64_t *ou
     return n;
 }
 
-static void embed(az_pass *p, float *x, const int32_t *ids, int64_t N)
+/* The boundary between two units: all ranks gather the next one, or none does because one was asked
+ * to stop. */
+static az_err enter(az_pass *p, az_unit_kind kind, int i)
 {
+    const unsigned reasons = az_comm_poll(p->engine->comm);
+    if (reasons != 0)
+        return az_fail(AZ_ESTOP, "stopped by %s", az_stop_name(reasons));
+    az_shard_gather(p->engine->shard, kind, i);
+    return AZ_OK;
+}
+
+static az_err embed(az_pass *p, float *x, const int32_t *ids, int64_t N)
+{
+    az_err err = AZ_OK;
     az_shard *shard = p->engine->shard;
     for (int i = 0; i < az_shard_count(shard, AZ_UNIT_EMBED); i++) {
         int64_t row0;
-        az_shard_gather(shard, AZ_UNIT_EMBED, i);
+        AZ_TRY(enter(p, AZ_UNIT_EMBED, i));
         az_view piece = az_shard_get_piece(shard, &row0);
         if (N > 0)
             az_kern_embed(x, piece, row0, ids, N);
         az_shard_release(shard);
     }
+out:
+    return err;
 }
 
 /* Input of layer l; the last layer's output goes to d. */
@@ -173,16 +187,17 @@ static float *input_of(const az_pass *p, int l)
 
 /* Through all layers. cache_stride: elements of one layer's cache, which tokens refers to for layer
  * 0. */
-static void forward(az_pass *p, const int32_t *ids, const az_tokens *tokens, size_t cache_stride)
+static az_err forward(az_pass *p, const int32_t *ids, const az_tokens *tokens, size_t cache_stride)
 {
+    az_err err;
     az_engine *e = p->engine;
     az_layer layer;
     az_adapter ads[AZ_N_LINEARS];
     int64_t off;
     az_tokens here = *tokens;
-    embed(p, input_of(p, 0), ids, tokens->N);
+    AZ_TRY(embed(p, input_of(p, 0), ids, tokens->N));
     for (int l = 0; l < e->config.L; l++) {
-        az_shard_gather(e->shard, AZ_UNIT_LAYER, l);
+        AZ_TRY(enter(p, AZ_UNIT_LAYER, l));
         az_shard_get_layer(e->shard, &layer);
         fill_adapters(p, ads, l, &off);
         if (tokens->N > 0)
@@ -194,25 +209,31 @@ static void forward(az_pass *p, const int32_t *ids, const az_tokens *tokens, siz
         }
         az_shard_release(e->shard);
     }
+out:
+    return err;
 }
 
-static az_view gather_norm(az_pass *p)
+static az_err gather_norm(az_view *out_norm, az_pass *p)
 {
+    az_err err;
     az_shard *shard = p->engine->shard;
-    az_shard_gather(shard, AZ_UNIT_NORM, 0);
+    AZ_TRY(enter(p, AZ_UNIT_NORM, 0));
     az_view norm = az_shard_get_piece(shard, NULL);
     az_widen(p->norm, norm.data, norm.dtype, (size_t)norm.cols);
     az_shard_release(shard);
-    return (az_view){p->norm, AZ_F32, 1, norm.cols};
+    *out_norm = (az_view){p->norm, AZ_F32, 1, norm.cols};
+out:
+    return err;
 }
 
 /* One walk over the pieces of the head: fold them into the sums, or add their gradient. */
-static void walk_head(az_pass *p, const az_batch *batch, bool gradient, double scale)
+static az_err walk_head(az_pass *p, const az_batch *batch, bool gradient, double scale)
 {
+    az_err err = AZ_OK;
     az_engine *e = p->engine;
     for (int i = 0; i < az_shard_count(e->shard, AZ_UNIT_HEAD); i++) {
         int64_t row0;
-        az_shard_gather(e->shard, AZ_UNIT_HEAD, i);
+        AZ_TRY(enter(p, AZ_UNIT_HEAD, i));
         az_view piece = az_shard_get_piece(e->shard, &row0);
         if (batch->n_targets > 0 && gradient)
             az_head_backward(&p->head, piece, row0, batch->labels, batch->n_targets, scale, i == 0,
@@ -221,45 +242,52 @@ static void walk_head(az_pass *p, const az_batch *batch, bool gradient, double s
             az_head_forward(&p->head, piece, row0, batch->labels, batch->n_targets, &e->config);
         az_shard_release(e->shard);
     }
+out:
+    return err;
 }
 
 /* Loss of the batch from the last layer's output in d; with scale != 0 d becomes the gradient. */
-static double head(az_pass *p, const az_batch *batch, double scale)
+static az_err head(double *out_loss, az_pass *p, const az_batch *batch, double scale)
 {
+    az_err err;
     az_engine *e = p->engine;
     const bool have = batch->n_targets > 0;
     double loss = 0;
-    az_view norm = gather_norm(p);
+    az_view norm;
+    AZ_TRY(gather_norm(&norm, p));
     if (have)
         az_head_begin(&p->head, p->d, norm, batch->rows, batch->n_targets, &e->config);
     if (az_shard_count(e->shard, AZ_UNIT_HEAD) == 1) {
-        az_shard_gather(e->shard, AZ_UNIT_HEAD, 0);
+        AZ_TRY(enter(p, AZ_UNIT_HEAD, 0));
         if (have)
             loss = az_head_whole(&p->head, az_shard_get_piece(e->shard, NULL), batch->labels,
                                  batch->n_targets, scale, &e->config);
         az_shard_release(e->shard);
     } else {
-        walk_head(p, batch, false, 0);
+        AZ_TRY(walk_head(p, batch, false, 0));
         if (have)
             loss = az_head_loss(&p->head, batch->n_targets);
         if (scale != 0)
-            walk_head(p, batch, true, scale);
+            AZ_TRY(walk_head(p, batch, true, scale));
     }
     if (scale != 0 && have)
         az_head_end(p->d, &p->head, norm, batch->rows, batch->n_targets, batch->N, &e->config);
-    return loss;
+    *out_loss = loss;
+out:
+    return err;
 }
 
-static void backward(az_pass *p, const az_batch *batch, const az_tokens *tokens, az_optim *optim,
-                     double *mark)
+static az_err backward(az_pass *p, const az_batch *batch, const az_tokens *tokens, az_optim *optim,
+                       double *mark)
 {
+    az_err err = AZ_OK;
     az_engine *e = p->engine;
     az_layer layer;
     az_adapter ads[AZ_N_LINEARS];
     const int last = (int)e->config.L - 1, lowest = az_lora_get_lowest_layer(&e->lora);
     for (int l = last; l >= lowest; l--) {
         int64_t off;
-        az_shard_gather(e->shard, AZ_UNIT_LAYER, l);
+        AZ_TRY(enter(p, AZ_UNIT_LAYER, l));
         az_shard_get_layer(e->shard, &layer);
         int64_t n = fill_adapters(p, ads, l, &off);
         if (batch->B > 0) {
@@ -274,37 +302,45 @@ static void backward(az_pass *p, const az_batch *batch, const az_tokens *tokens,
         az_shard_release(e->shard);
     }
     lap(p, &p->times.backward, mark);
+out:
+    return err;
 }
 
-void az_pass_train(az_pass *pass, const az_batch *batch, double scale, uint64_t seed, int64_t step,
-                   az_optim *optim)
+az_err az_pass_train(az_pass *pass, const az_batch *batch, double scale, uint64_t seed,
+                     int64_t step, az_optim *optim)
 {
+    az_err err;
     az_tokens tokens;
-    double mark = az_now();
+    double mark = az_now(), loss = 0;
     fill_tokens(pass, &tokens, batch, seed, step, true);
-    forward(pass, batch->ids, &tokens, 0);
+    AZ_TRY(forward(pass, batch->ids, &tokens, 0));
     lap(pass, &pass->times.forward, &mark);
-    double loss = head(pass, batch, scale);
+    AZ_TRY(head(&loss, pass, batch, scale));
     lap(pass, &pass->times.head, &mark);
     if (batch->B > 0)
         az_optim_add_loss(optim, loss * scale);
-    backward(pass, batch, &tokens, optim, &mark);
+    AZ_TRY(backward(pass, batch, &tokens, optim, &mark));
+out:
+    return err;
 }
 
-double az_pass_eval(az_pass *pass, const az_batch *batch)
+az_err az_pass_eval(double *out_loss, az_pass *pass, const az_batch *batch)
 {
+    az_err err;
     az_tokens tokens;
     double mark = az_now();
     fill_tokens(pass, &tokens, batch, 0, 0, false);
-    forward(pass, batch->ids, &tokens, 0);
+    AZ_TRY(forward(pass, batch->ids, &tokens, 0));
     lap(pass, &pass->times.forward, &mark);
-    double loss = head(pass, batch, 0);
+    AZ_TRY(head(out_loss, pass, batch, 0));
     lap(pass, &pass->times.head, &mark);
-    return loss;
+out:
+    return err;
 }
 
-void az_pass_logits(az_pass *pass, const az_feed *feed, float *logits)
+az_err az_pass_logits(az_pass *pass, const az_feed *feed, float *logits)
 {
+    az_err err;
     az_engine *e = pass->engine;
     const az_tokens tokens = {.N = feed->N,
                               .pos = feed->pos,
@@ -316,20 +352,24 @@ void az_pass_logits(az_pass *pass, const az_feed *feed, float *logits)
     AZ_ASSERT(feed->N <= pass->most.tokens && feed->n_rows <= pass->most.targets);
     pass->training = false;
     double mark = az_now();
-    forward(pass, feed->ids, &tokens, (size_t)(feed->cache_rows * e->config.G * e->config.K));
+    AZ_TRY(
+        forward(pass, feed->ids, &tokens, (size_t)(feed->cache_rows * e->config.G * e->config.K)));
     lap(pass, &pass->times.forward, &mark);
-    az_view norm = gather_norm(pass);
+    az_view norm;
+    AZ_TRY(gather_norm(&norm, pass));
     if (feed->n_rows > 0)
         az_head_begin(&pass->head, pass->d, norm, feed->rows, feed->n_rows, &e->config);
     for (int i = 0; i < az_shard_count(e->shard, AZ_UNIT_HEAD); i++) {
         int64_t row0;
-        az_shard_gather(e->shard, AZ_UNIT_HEAD, i);
+        AZ_TRY(enter(pass, AZ_UNIT_HEAD, i));
         az_view piece = az_shard_get_piece(e->shard, &row0);
         if (feed->n_rows > 0)
             az_head_logits(logits, &pass->head, piece, row0, feed->n_rows, &e->config);
         az_shard_release(e->shard);
     }
     lap(pass, &pass->times.head, &mark);
+out:
+    return err;
 }
 
 az_pass_times az_pass_get_times(const az_pass *pass)

@@ -135,12 +135,16 @@ out:
     return az_comm_agree(r->comm, err);
 }
 
-static void evaluate(run *r, int64_t step)
+static az_err evaluate(run *r, int64_t step)
 {
+    az_err err = AZ_OK;
+    az_eval_result result;
     if (r->eval == NULL)
-        return;
-    az_eval_result result = az_eval_run(r->eval, r->pass);
+        return AZ_OK;
+    AZ_TRY(az_eval_run(&result, r->eval, r->pass));
     az_report_eval(&r->report, step, &result);
+out:
+    return err;
 }
 
 /* Every adapted linear must be reached by the gradient of the first step; that some are not is
@@ -167,6 +171,7 @@ static void check_reached(run *r)
 
 static az_err step(run *r, int64_t s)
 {
+    az_err err = AZ_OK;
     az_step info;
     az_batch batch;
     const uint64_t seed = (uint64_t)az_deck_int(r->deck, "train.seed");
@@ -175,7 +180,7 @@ static az_err step(run *r, int64_t s)
     az_optim_begin(r->optim, info.n_micro);
     for (int round = 0; round < info.n_rounds; round++) {
         az_schedule_get_batch(r->schedule, round, &batch);
-        az_pass_train(r->pass, &batch, 1 / (double)info.n_targets, seed, s, r->optim);
+        AZ_TRY(az_pass_train(r->pass, &batch, 1 / (double)info.n_targets, seed, s, r->optim));
     }
     const double begin = az_now();
     az_optim_result result = az_optim_step(r->optim, r->engine.flat, lr);
@@ -184,26 +189,27 @@ static az_err step(run *r, int64_t s)
         check_reached(r);
     az_report_step(&r->report, s, &info, &result, lr);
     if (!result.finite && strcmp(az_deck_string(r->deck, "train.on_nonfinite"), "stop") == 0)
-        return az_fail(AZ_EINPUT,
-                       "step %lld: the loss or a gradient is not finite, or a gradient is beyond "
-                       "+-%g; nothing was updated (train.on_nonfinite: skip would count the step "
-                       "and go on)",
-                       (long long)s + 1, AZ_FIXED_RANGE / info.n_micro);
-    return AZ_OK;
+        err = az_fail(AZ_EINPUT,
+                      "step %lld: the loss or a gradient is not finite, or a gradient is beyond "
+                      "+-%g; nothing was updated (train.on_nonfinite: skip would count the step "
+                      "and go on)",
+                      (long long)s + 1, AZ_FIXED_RANGE / info.n_micro);
+out:
+    return err;
 }
 
 static az_err loop(run *r)
 {
     az_err err = AZ_OK;
     size_t calls = 0;
-    evaluate(r, 0);
+    AZ_TRY(evaluate(r, 0));
     for (int64_t s = 0; s < r->total_steps; s++) {
         AZ_TRY(step(r, s));
         if (s == 0)
             calls = az_mem_get_total().calls;
         const bool last = s + 1 == r->total_steps;
         if (last || (r->eval_steps > 0 && (s + 1) % r->eval_steps == 0))
-            evaluate(r, s + 1);
+            AZ_TRY(evaluate(r, s + 1));
     }
     r->report.allocations = (int64_t)(az_mem_get_total().calls - calls);
 out:

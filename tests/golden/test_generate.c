@@ -175,7 +175,7 @@ static void feed_whole(feeder *f, const model *m, az_pass *pass, bool others_idl
                           .rows = f->rows,
                           .n_rows = f->N};
     memset(f->logits, 0xff, (size_t)(f->N * f->V) * sizeof *f->logits);
-    az_pass_logits(pass, idle ? &(az_feed){0} : &feed, f->logits);
+    must(az_pass_logits(pass, idle ? &(az_feed){0} : &feed, f->logits));
     if (!idle)
         check_logits(f, m, others_idle ? "of one rank" : "at once");
 }
@@ -209,7 +209,7 @@ static void feed_pieces(feeder *f, const model *m, az_pass *pass, int64_t piece)
                                   .cache_row = cache_row,
                                   .rows = f->rows,
                                   .n_rows = take};
-            az_pass_logits(pass, &feed, f->logits + i * f->V);
+            must(az_pass_logits(pass, &feed, f->logits + i * f->V));
         }
     }
     check_logits(f, m, piece == 1 ? "token by token" : "in pieces");
@@ -247,9 +247,9 @@ static double evaluate(az_engine *engine, const az_dataset *set, int64_t micro_b
         return NAN;
     az_eval_get_limits(eval, &limits);
     if (must(az_pass_create(&pass, engine, &limits, NULL))) {
-        a = az_eval_run(eval, pass);
+        must(az_eval_run(&a, eval, pass));
         const size_t calls = az_mem_get_total().calls;
-        b = az_eval_run(eval, pass);
+        must(az_eval_run(&b, eval, pass));
         CHECK(az_mem_get_total().calls == calls);
     }
     CHECK(memcmp(&a.loss, &b.loss, sizeof a.loss) == 0);
@@ -293,7 +293,8 @@ static void test_eval(model *m)
     if (must(az_eval_create(&eval, &m->engine, &m->set, 256))) {
         az_eval_get_limits(eval, &limits);
         if (must(az_pass_create(&pass, &m->engine, &limits, NULL))) {
-            const az_eval_result r = az_eval_run(eval, pass);
+            az_eval_result r = {0};
+            must(az_eval_run(&r, eval, pass));
             CHECK(isnan(r.loss) && isnan(r.perplexity));
         }
     }
@@ -496,7 +497,7 @@ static void check_long(model *m)
                               .n_seqs = 1,
                               .rows = &row,
                               .n_rows = 1};
-        az_pass_logits(pass, &feed, logits);
+        must(az_pass_logits(pass, &feed, logits));
         int32_t best = 0;
         for (int32_t i = 1; i < V; i++)
             best = logits[i] > logits[best] ? i : best;

@@ -112,7 +112,7 @@ static void check_first(const az_deck *deck, const char *expect)
     az_optim_begin(optim, step.n_micro);
     for (int round = 0; round < step.n_rounds; round++) {
         az_schedule_get_batch(schedule, round, &batch);
-        az_pass_train(pass, &batch, 1 / (double)step.n_targets, 0, 0, optim);
+        CHECK(az_pass_train(pass, &batch, 1 / (double)step.n_targets, 0, 0, optim) == AZ_OK);
     }
     int64_t *sums = az_alloc((size_t)e.lora.n_elements, sizeof *sums, "test");
     memcpy(sums, az_optim_get_sums(optim), (size_t)e.lora.n_elements * sizeof *sums);
