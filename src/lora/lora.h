@@ -52,13 +52,17 @@ void az_lora_fill(float *flat, const az_lora *lora, const az_peft_config *config
 /* Read DIR/adapter_model.safetensors (f32, f16, bf16) into the flat buffer; missing, unexpected and
  * wrongly shaped tensors are all named in one message; numbers that are not finite are refused. */
 az_err az_lora_read(float *flat, const az_lora *lora, const char *dir);
+/* Append the adapter_config.json that belongs to lora, made of config: its targets in PEFT's own
+ * terms. */
+az_err az_lora_add_config(az_str *out, const az_lora *lora, const az_peft_config *config);
 /* Before hours of training: whether az_lora_write will find a place in dir, as far as can be known.
  */
 az_err az_lora_check_place(const az_lora *lora, const char *dir);
 /* Write a PEFT directory, made if it is not there: adapter_config.json and
- * adapter_model.safetensors (f32), read back and compared before they take their place; after a
- * failure dir is as it was. Numbers that are not finite are refused. Called on one rank. */
+ * adapter_model.safetensors (AZ_F32, or rounded to AZ_BF16), read back and compared before they
+ * take their place; after a failure dir is as it was. Numbers that are not finite are refused.
+ * Called on one rank. */
 az_err az_lora_write(const float *flat, const az_lora *lora, const az_peft_config *config,
-                     const char *dir);
+                     az_dtype dtype, const char *dir);
 
 #endif

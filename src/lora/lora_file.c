@@ -200,7 +200,7 @@ out:
 }
 
 /* out: config as it is written, sharing all members but the targets with config. */
-static az_err make_config(az_peft_config *out, const az_peft_config *config, const az_lora *lora)
+static az_err choose_config(az_peft_config *out, const az_peft_config *config, const az_lora *lora)
 {
     az_err err = AZ_OK;
     const az_list *given = &config->target_modules;
@@ -230,82 +230,22 @@ out:
     return err;
 }
 
+az_err az_lora_add_config(az_str *out, const az_lora *lora, const az_peft_config *config)
+{
+    az_err err;
+    az_peft_config written = {0};
+    AZ_TRY(choose_config(&written, config, lora));
+    AZ_TRY(az_peft_add_config(out, &written));
+out:
+    az_list_fini(&written.target_modules);
+    return err;
+}
+
 /* ---- writing */
-
-static az_err write_tensors(const float *flat, const az_lora *lora, const char *dir)
-{
-    az_err err;
-    slot *slots = NULL;
-    az_tensor_out *tensors = NULL;
-    const int n = 2 * lora->n_pairs;
-    char *path = az_path_join(dir, "adapter_model.safetensors");
-    if (path == NULL)
-        return AZ_EENV;
-    AZ_TRY(make_slots(&slots, lora));
-    AZ_TRY(AZ_NEW(tensors, (size_t)n, "adapter file"));
-    for (int k = 0; k < n; k++)
-        tensors[k] = (az_tensor_out){.name = slots[k].key,
-                                     .dtype = AZ_F32,
-                                     .n_dims = 2,
-                                     .shape = {slots[k].rows, slots[k].cols},
-                                     .data = flat + slots[k].off};
-    AZ_TRY(az_store_write(path, tensors, n));
-out:
-    az_free(tensors);
-    free_slots(slots, lora);
-    az_free(path);
-    return err;
-}
-
-/* What a reader will make of the directory is what was to be written. */
-static az_err check_written(const float *flat, const az_lora *lora, const char *dir)
-{
-    az_err err;
-    az_peft_config config = {0};
-    float *again = NULL;
-    bool same = false;
-    AZ_TRY(az_peft_read_config(&config, dir));
-    AZ_TRY(check_same(&same, &config, lora));
-    if (same) {
-        AZ_TRY(AZ_NEW(again, (size_t)lora->n_elements, "adapter file"));
-        AZ_TRY(az_lora_read(again, lora, dir));
-        same = memcmp(flat, again, (size_t)lora->n_elements * sizeof *flat) == 0;
-    }
-    if (!same)
-        err = az_fail(AZ_EENV, "%s: the adapter read back differs from what was written", dir);
-out:
-    az_free(again);
-    az_peft_config_fini(&config);
-    return err;
-}
-
-/* The files of a directory, in the order in which they take their place. */
-static const char *const files[] = {"adapter_model.safetensors", "adapter_config.json"};
-enum { N_FILES = sizeof files / sizeof files[0] };
 
 az_err az_lora_check_place(const az_lora *lora, const char *dir)
 {
-    az_err err = AZ_OK;
-    char *path = NULL;
-    const bool there = az_dir_exists(dir);
-    if (az_file_exists(dir))
-        return az_fail(AZ_EINPUT, "%s: this is a file, and the adapter needs a directory here",
-                       dir);
-    for (int i = 0; i < N_FILES; i++) {
-        AZ_TRY((path = az_path_join(dir, files[i])) != NULL ? AZ_OK : AZ_EENV);
-        if (az_dir_exists(path)) {
-            err = az_fail(AZ_EINPUT, "%s: this is a directory, and the adapter needs a file here",
-                          path);
-            goto out;
-        }
-        az_free(path);
-        path = NULL;
-    }
-    AZ_TRY((path = there ? az_strdup(dir, "text") : az_path_dir(dir)) != NULL ? AZ_OK : AZ_EENV);
-    err = az_dir_check_room(path, lora->n_elements * (int64_t)sizeof(float));
-out:
-    az_free(path);
-    return err;
+    return az_peft_check_place(dir, lora->n_elements * (int64_t)sizeof(float));
 }
 
 static az_err check_finite(const float *flat, const az_lora *lora)
@@ -323,74 +263,60 @@ static az_err check_finite(const float *flat, const az_lora *lora)
     return AZ_OK;
 }
 
-/* Paths of the files in their own directory and in their place: made before anything is written, so
- * that nothing is left half done for want of memory. */
 typedef struct {
-    char *dir, *from[N_FILES], *to[N_FILES];
-} places;
+    const float *flat;
+    const az_lora *lora;
+    az_dtype dtype;
+} written;
 
-static az_err make_places(places *p, const char *dir)
+/* What a reader will make of the directory is what was to be written. */
+static az_err check_written(const char *dir, void *context)
 {
     az_err err;
-    az_str own = {0};
-    AZ_TRY(az_str_add(&own, "%s/tmp-%ld", dir, (long)getpid()));
-    for (int i = 0; i < N_FILES; i++) {
-        AZ_TRY((p->from[i] = az_path_join(own.s, files[i])) != NULL ? AZ_OK : AZ_EENV);
-        AZ_TRY((p->to[i] = az_path_join(dir, files[i])) != NULL ? AZ_OK : AZ_EENV);
+    const written *w = context;
+    const int64_t n = w->lora->n_elements;
+    az_peft_config config = {0};
+    float *again = NULL;
+    bool same = false;
+    AZ_TRY(az_peft_read_config(&config, dir));
+    AZ_TRY(check_same(&same, &config, w->lora));
+    if (same) {
+        AZ_TRY(AZ_NEW(again, (size_t)n, "adapter file"));
+        AZ_TRY(az_lora_read(again, w->lora, dir));
     }
-    p->dir = own.s;
-    own.s = NULL;
+    for (int64_t i = 0; i < n && same; i++) {
+        const float x =
+            w->dtype == AZ_BF16 ? az_bf16_to_f32(az_f32_to_bf16(w->flat[i])) : w->flat[i];
+        same = memcmp(&again[i], &x, sizeof x) == 0;
+    }
+    if (!same)
+        err = az_fail(AZ_EENV, "%s: the adapter read back differs from what was written", dir);
 out:
-    az_str_fini(&own);
+    az_free(again);
+    az_peft_config_fini(&config);
     return err;
 }
 
-/* Between the first and the last of these there is no config, so a job that ends here leaves
- * nothing that could be misread. */
-static az_err move_files(const places *p)
-{
-    az_err err = AZ_OK;
-    unlink(p->to[N_FILES - 1]);
-    for (int i = 0; i < N_FILES; i++)
-        AZ_TRY(az_file_rename(p->from[i], p->to[i]));
-out:
-    return err;
-}
-
-static void close_places(places *p)
-{
-    for (int i = 0; i < N_FILES; i++) {
-        if (p->dir != NULL)
-            unlink(p->from[i]);
-        az_free(p->from[i]);
-        az_free(p->to[i]);
-    }
-    if (p->dir != NULL)
-        rmdir(p->dir);
-    az_free(p->dir);
-}
-
-/* In a directory of its own within dir, checked there, and only then in its place: what was there
- * before stays until the new adapter is whole. */
 az_err az_lora_write(const float *flat, const az_lora *lora, const az_peft_config *config,
-                     const char *dir)
+                     az_dtype dtype, const char *dir)
 {
     az_err err;
-    az_peft_config written = {0};
-    places p = {0};
-    const bool there = az_dir_exists(dir);
+    az_str text = {0};
+    slot *slots = NULL;
+    az_peft_tensor *tensors = NULL;
+    const int n = 2 * lora->n_pairs;
+    written w = {flat, lora, dtype};
     AZ_TRY(check_finite(flat, lora));
-    AZ_TRY(make_config(&written, config, lora));
-    AZ_TRY(make_places(&p, dir));
-    AZ_TRY(az_dir_create(p.dir));
-    AZ_TRY(write_tensors(flat, lora, p.dir));
-    AZ_TRY(az_peft_write_config(p.dir, &written));
-    AZ_TRY(check_written(flat, lora, p.dir));
-    AZ_TRY(move_files(&p));
+    AZ_TRY(az_lora_add_config(&text, lora, config));
+    AZ_TRY(make_slots(&slots, lora));
+    AZ_TRY(AZ_NEW(tensors, (size_t)n, "adapter file"));
+    for (int k = 0; k < n; k++)
+        tensors[k] =
+            (az_peft_tensor){slots[k].key, slots[k].rows, slots[k].cols, flat + slots[k].off};
+    AZ_TRY(az_peft_write(dir, text.s, tensors, n, dtype, check_written, &w));
 out:
-    close_places(&p);
-    if (err != AZ_OK && !there)
-        rmdir(dir); /* if it is empty */
-    az_list_fini(&written.target_modules);
+    az_free(tensors);
+    free_slots(slots, lora);
+    az_str_fini(&text);
     return err;
 }

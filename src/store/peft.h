@@ -50,13 +50,32 @@ void az_peft_config_fini(az_peft_config *config);
  * (use_dora, lora_bias, modules_to_save, ...) are refused by name when they are set; unknown
  * harmless ones are ignored. */
 az_err az_peft_read_config(az_peft_config *config, const char *dir);
-/* Write DIR/adapter_config.json as PEFT does (sorted keys, indent 2, inference_mode true, task_type
- * CAUSAL_LM). */
-az_err az_peft_write_config(const char *dir, const az_peft_config *config);
+/* The same of the text of such a file; where: what messages call it. */
+az_err az_peft_parse_config(az_peft_config *config, const char *text, const char *where);
+/* Append the text of adapter_config.json as PEFT writes it (sorted keys, indent 2, inference_mode
+ * true, task_type CAUSAL_LM). */
+az_err az_peft_add_config(az_str *out, const az_peft_config *config);
 /* Open DIR/adapter_model.safetensors; a directory that has only adapter_model.bin is refused with
  * the way out. */
 az_err az_peft_open_tensors(az_tensor_set *set, const char *dir);
 /* "base_model.model.<module>.lora_A.weight" (which = 'A' or 'B'). Free with az_free. */
 char *az_peft_key(const char *module, char which);
+
+/* What is written: values [rows, cols]. */
+typedef struct {
+    const char *name;
+    int64_t rows, cols;
+    const float *values;
+} az_peft_tensor;
+/* What else the new files must pass before they take their place in dir. */
+typedef az_err az_peft_check(const char *dir, void *context);
+/* Write DIR/adapter_config.json (these bytes) and DIR/adapter_model.safetensors (as dtype: AZ_F32,
+ * or rounded to AZ_BF16); DIR is made if it is not there. Both are written beside, read back and
+ * compared, and only then take their place: after a failure DIR is as it was, and no other file of
+ * it is touched. Numbers that are not finite, as dtype, are refused. */
+az_err az_peft_write(const char *dir, const char *config_text, const az_peft_tensor *tensors, int n,
+                     az_dtype dtype, az_peft_check *opt_check, void *context);
+/* Whether az_peft_write will find a place for bytes bytes in dir, as far as can be known. */
+az_err az_peft_check_place(const char *dir, int64_t bytes);
 
 #endif

@@ -305,22 +305,44 @@ out:
     return err;
 }
 
-az_err az_peft_read_config(az_peft_config *config, const char *dir)
+static az_err read_config(az_peft_config *config, const az_json_doc *doc)
 {
     az_err err;
     az_faults faults = {0};
+    const reader r = {config, &faults, doc, az_json_root(doc)};
+    AZ_TRY(read_document(&r));
+    AZ_TRY(az_faults_report(&faults, az_json_where(doc)));
+out:
+    az_faults_fini(&faults);
+    return err;
+}
+
+az_err az_peft_read_config(az_peft_config *config, const char *dir)
+{
+    az_err err;
     az_json_doc *doc = NULL;
     char *path = az_path_join(dir, "adapter_config.json");
     AZ_TRY(az_peft_config_init(config));
     AZ_TRY(path != NULL ? AZ_OK : AZ_EENV);
     AZ_TRY(az_json_load(&doc, path));
-    reader r = {config, &faults, doc, az_json_root(doc)};
-    AZ_TRY(read_document(&r));
-    AZ_TRY(az_faults_report(&faults, path));
+    AZ_TRY(read_config(config, doc));
 out:
     az_json_close(doc);
-    az_faults_fini(&faults);
     az_free(path);
+    if (err != AZ_OK)
+        az_peft_config_fini(config);
+    return err;
+}
+
+az_err az_peft_parse_config(az_peft_config *config, const char *text, const char *where)
+{
+    az_err err;
+    az_json_doc *doc = NULL;
+    AZ_TRY(az_peft_config_init(config));
+    AZ_TRY(az_json_parse(&doc, text, strlen(text), where));
+    AZ_TRY(read_config(config, doc));
+out:
+    az_json_close(doc);
     if (err != AZ_OK)
         az_peft_config_fini(config);
     return err;

@@ -72,7 +72,7 @@ static az_err add_init(az_str *out, const az_peft_config *c)
     return az_json_add_text(out, s);
 }
 
-static az_err make_config(az_str *out, const az_peft_config *c)
+az_err az_peft_add_config(az_str *out, const az_peft_config *c)
 {
     az_err err;
     AZ_TRY(az_str_add(out, "{\n  \"alpha_pattern\": "));
@@ -105,20 +105,5 @@ static az_err make_config(az_str *out, const az_peft_config *c)
                       ",\n  \"use_rslora\": %s\n}\n",
                       c->use_rslora ? "true" : "false"));
 out:
-    return err;
-}
-
-az_err az_peft_write_config(const char *dir, const az_peft_config *config)
-{
-    az_err err;
-    az_str text = {0};
-    char *path = az_path_join(dir, "adapter_config.json");
-    AZ_TRY(path != NULL ? AZ_OK : AZ_EENV);
-    AZ_TRY(make_config(&text, config));
-    AZ_TRY(az_dir_create(dir));
-    AZ_TRY(az_file_write_atomic(path, text.s, text.len));
-out:
-    az_str_fini(&text);
-    az_free(path);
     return err;
 }

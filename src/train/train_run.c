@@ -223,7 +223,7 @@ static az_err write_adapter(run *r)
     if (az_comm_rank(r->comm) == 0) {
         dir = az_path_join(az_deck_string(r->deck, "output.dir"), "adapter");
         AZ_TRY(dir != NULL ? AZ_OK : AZ_EENV);
-        AZ_TRY(az_lora_write(r->engine.flat, &r->engine.lora, &r->engine.peft, dir));
+        AZ_TRY(az_lora_write(r->engine.flat, &r->engine.lora, &r->engine.peft, AZ_F32, dir));
         az_say("adapter   %s", dir);
     }
 out:

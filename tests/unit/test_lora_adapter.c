@@ -237,7 +237,7 @@ static void expect_written(const char *json, const char *targets, bool keeps_res
     const char *dir = tmp_path("written");
     create(&lora, &config, json);
     float *flat = make_flat(&lora);
-    if (az_lora_write(flat, &lora, &config, dir) != AZ_OK)
+    if (az_lora_write(flat, &lora, &config, AZ_F32, dir) != AZ_OK)
         fail_msg("%s: %s", json, az_err_message());
     assert_int_equal(az_peft_read_config(&written, dir), AZ_OK);
     for (int i = 0; i < written.target_modules.n && i < 4; i++)
@@ -283,6 +283,37 @@ static void test_write(void **state)
                    false);
 }
 
+static void test_write_bf16(void **state)
+{
+    (void)state;
+    az_peft_config config;
+    az_lora lora;
+    az_tensor_set set;
+    const char *dir = tmp_path("rounded");
+    create(&lora, &config, QV "}");
+    float *flat = make_flat(&lora), *again = make_flat(&lora);
+    flat[1] = 0x1.010002p+0f, flat[2] = 0x1.01p+0f; /* above a tie, a tie */
+    assert_int_equal(az_lora_write(flat, &lora, &config, AZ_BF16, dir), AZ_OK);
+    assert_int_equal(az_peft_open_tensors(&set, dir), AZ_OK);
+    for (int64_t i = 0; i < set.n_tensors; i++)
+        assert_int_equal(set.tensors[i].dtype, AZ_BF16);
+    az_store_close(&set);
+    assert_int_equal(az_lora_read(again, &lora, dir), AZ_OK);
+    assert_true(again[1] == 0x1.02p+0f && again[2] == 1);
+    for (int64_t i = 0; i < lora.n_elements; i++)
+        assert_true(again[i] == az_bf16_to_f32(az_f32_to_bf16(flat[i])));
+    flat[0] = 3.4e38f; /* what was there stays */
+    expect_failure(az_lora_write(flat, &lora, &config, AZ_BF16, dir), AZ_EINPUT,
+                   "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight holds numbers "
+                   "that are too large for bf16");
+    assert_int_equal(az_lora_read(flat, &lora, dir), AZ_OK);
+    assert_memory_equal(flat, again, (size_t)lora.n_elements * sizeof *flat);
+    az_free(flat);
+    az_free(again);
+    az_lora_fini(&lora);
+    az_peft_config_fini(&config);
+}
+
 static az_err write_once(void *context)
 {
     az_lora *lora = context;
@@ -292,7 +323,7 @@ static az_err write_once(void *context)
     AZ_TRY(az_peft_config_init(&config));
     config.target_regex = az_strdup(".*0.self_attn.v_proj", "test");
     AZ_TRY(config.target_regex != NULL ? AZ_OK : AZ_EENV);
-    AZ_TRY(az_lora_write(flat, lora, &config, tmp_path("faulty")));
+    AZ_TRY(az_lora_write(flat, lora, &config, AZ_BF16, tmp_path("faulty")));
 out:
     az_peft_config_fini(&config);
     return err;
@@ -317,7 +348,7 @@ int main(void)
         cmocka_unit_test(test_fill),        cmocka_unit_test(test_fill_alone),
         cmocka_unit_test(test_layers),      cmocka_unit_test(test_types),
         cmocka_unit_test(test_read_faults), cmocka_unit_test(test_write),
-        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_write_bf16),  cmocka_unit_test(test_memory),
     };
     make_linears();
     int failed = cmocka_run_group_tests(tests, make_tmp_dir, remove_tmp_dir);

@@ -70,7 +70,7 @@ static void write_again(const az_lora *lora, const az_peft_config *config, size_
         snprintf(dir, sizeof dir, "%s/%zu", keep_dir, number);
     else
         snprintf(dir, sizeof dir, "%s", tmp_path("written"));
-    if (az_lora_write(flat, lora, config, dir) != AZ_OK)
+    if (az_lora_write(flat, lora, config, AZ_F32, dir) != AZ_OK)
         fail_msg("case %zu: %s", number, az_err_message());
     az_free(flat);
 }
