@@ -29,13 +29,14 @@ const az_cmd *az_cmd_find(const char *name);
 /* The command nearest to a wrong name, NULL if none is near. Local. */
 const az_cmd *az_cmd_nearest(const char *name);
 /* Open the deck of a command whose arguments are DECK [section.key=value ...], and check that the
- * keys it cannot do without are there. Collective over comm. */
-az_err az_cmd_open_deck(az_deck **out_deck, az_comm *comm, int argc, char **argv);
+ * keys it cannot do without are there. Collective over opt_comm, Local without. */
+az_err az_cmd_open_deck(az_deck **out_deck, az_comm *opt_comm, int argc, char **argv);
 
 az_cmd_run az_cmd_train;
 az_cmd_run az_cmd_eval;
 az_cmd_run az_cmd_generate;
 az_cmd_run az_cmd_data;
+az_cmd_run az_cmd_deck;
 az_cmd_run az_cmd_help;
 az_cmd_run az_cmd_inspect;
 

@@ -19,6 +19,8 @@ const az_cmd az_cmds[] = {
     {"data", true, az_cmd_data, "[--ranks N] [--samples N] " DECK,
      "show what will be trained: counts, lengths, steps on N ranks, the first samples by token",
      "model, data, train, eval"},
+    {"deck", false, az_cmd_deck, DECK " [KEY]",
+     "print the deck as understood, or the value of one key as plain text, for scripts", NULL},
     {"inspect", false, az_cmd_inspect, "[--json] FILE | DIR",
      "list a safetensors file, a model directory or an adapter directory", NULL},
     {"help", false, az_cmd_help, "[COMMAND | SECTION | KEY | keys]",

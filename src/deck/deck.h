@@ -44,6 +44,10 @@ az_err az_deck_fail(const az_deck *deck, const char *key, const char *fmt, ...)
 /* The deck as understood: every key with its value, as YAML that reads back to the same values.
  * Paths are written absolute. */
 az_err az_deck_write(az_str *out, const az_deck *deck);
+/* The value of one key as plain text, for scripts: text and paths without quotes, paths absolute,
+ * lists and maps as YAML, nothing for a key without a value. A name that is no key fails, naming
+ * the nearest. */
+az_err az_deck_add_text(az_str *out, const az_deck *deck, const char *key);
 
 /* Help, from the table: the sections; all keys; one key or section, or a word that is a key in some
  * section (*out_found: false if there is none; out then suggests the nearest); doc/inputs.md,

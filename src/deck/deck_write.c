@@ -28,18 +28,24 @@ out:
     return err;
 }
 
-static az_err add_path(az_str *out, const char *path)
+static az_err add_plain(az_str *out, const char *text)
+{
+    return az_str_add(out, "%s", text);
+}
+
+/* A path, absolute, by add_quoted or add_plain. */
+static az_err add_path(az_str *out, const char *path, az_err (*add)(az_str *, const char *))
 {
     az_err err;
     char here[PATH_MAX];
     char *whole = NULL;
     if (path[0] == '/')
-        return add_quoted(out, path);
+        return add(out, path);
     if (getcwd(here, sizeof here) == NULL)
         return az_fail(AZ_EENV, "cannot tell the working directory: %s", strerror(errno));
     whole = az_path_join(here, path);
     AZ_TRY(whole != NULL ? AZ_OK : AZ_EENV);
-    err = add_quoted(out, whole);
+    err = add(out, whole);
 out:
     az_free(whole);
     return err;
@@ -55,7 +61,7 @@ static az_err add_items(az_str *out, const az_key *key, const az_value *v)
         if (key->type == AZ_TYPE_INTS)
             err = az_str_add(out, "%lld", (long long)v->ints[i]);
         else if (key->type == AZ_TYPE_PATHS)
-            err = add_path(out, v->items[i]);
+            err = add_path(out, v->items[i], add_quoted);
         else
             err = add_quoted(out, v->items[i]);
         AZ_TRY(err);
@@ -101,7 +107,7 @@ static az_err add_value(az_str *out, const az_key *key, const az_value *v)
     case AZ_TYPE_STRING:
         return add_quoted(out, v->s);
     case AZ_TYPE_PATH:
-        return add_path(out, v->s);
+        return add_path(out, v->s, add_quoted);
     case AZ_TYPE_LIST_OR_STRING:
         return v->s != NULL ? add_quoted(out, v->s) : add_items(out, key, v);
     case AZ_TYPE_STRINGS:
@@ -130,5 +136,29 @@ az_err az_deck_write(az_str *out, const az_deck *deck)
         }
     }
 out:
+    return err;
+}
+
+az_err az_deck_add_text(az_str *out, const az_deck *deck, const char *key)
+{
+    az_err err;
+    az_str near = {0};
+    bool found;
+    const int i = az_key_find(key);
+    if (i < 0) {
+        AZ_TRY(az_deck_help_key(&near, key, &found));
+        err = az_fail(AZ_EINPUT, "%.80s: no such key; %s", key,
+                      found ? "a key is named section.key" : near.s);
+    } else if (!deck->values[i].present || az_deck_is_excluded(deck, i)) {
+        err = AZ_OK;
+    } else if (az_keys[i].type == AZ_TYPE_PATH) {
+        err = add_path(out, deck->values[i].s, add_plain);
+    } else if (az_keys[i].type == AZ_TYPE_STRING) {
+        err = add_plain(out, deck->values[i].s);
+    } else {
+        err = add_value(out, &az_keys[i], &deck->values[i]);
+    }
+out:
+    az_str_fini(&near);
     return err;
 }

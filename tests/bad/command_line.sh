@@ -42,6 +42,18 @@ check 0 '*train.seed*generate.seed*' '' help seed
 check 0 'lora: *lora.target_modules*' '' help lora
 check 0 '*model.path*run.poison*' '' help keys
 
+# the deck as understood, and single values of it
+deck=${srcdir:-.}/tests/golden/llama-gqa/deck.yaml
+check 0 'model:
+  path: "/*/golden/llama-gqa/model"*train:*  seed: 3*' '' deck "$deck" train.seed=3
+check 0 3 '' deck "$deck" train.seed=3 train.seed
+check 0 "$PWD/a b" '' deck "$deck" output.dir output.dir='a b'
+check 0 '' '' deck "$deck" data.tokenizer
+check 2 '' 'adze: error: *lora.rr: *did you mean lora.r?' deck "$deck" lora.rr=3 lora.r
+check 2 '' 'adze: error: lora.rr: no such key; did you mean lora.r?' deck "$deck" lora.rr
+check 2 '' 'adze: error: adze deck: lora.r and train.seed: one key at a time' deck "$deck" lora.r train.seed
+check 2 '' 'adze: error: adze deck: no deck; usage: adze deck DECK *' deck
+
 # output that cannot be written is an error of the environment
 "$adze" help keys >/dev/full 2>"$err"
 code=$?

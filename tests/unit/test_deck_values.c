@@ -235,6 +235,41 @@ static void round_trip(void **state)
     }
 }
 
+static void check_text(const az_deck *d, const char *key, const char *expected)
+{
+    az_str out = {0};
+    assert_int_equal(az_deck_add_text(&out, d, key), AZ_OK);
+    assert_string_equal(out.len > 0 ? out.s : "", expected);
+    az_str_fini(&out);
+}
+
+/* For scripts: no quotes, nothing where there is nothing. */
+static void plain_text(void **state)
+{
+    (void)state;
+    az_str out = {0};
+    az_deck *d = open_deck("model: {path: /m \"x\"}\ndata: {files: [/y]}\n"
+                           "train: {micro_batch_tokens: 512, learning_rate: 3.3e-5}\n"
+                           "generate: {prompt: \"a b\"}\noutput: {dir: /o}\n",
+                           NULL);
+    check_text(d, "model.path", "/m \"x\"");
+    check_text(d, "output.dir", "/o");
+    check_text(d, "data.files", "[\"/y\"]");
+    check_text(d, "generate.prompt", "a b");
+    check_text(d, "train.learning_rate", "3.3e-05");
+    check_text(d, "train.micro_batch_size", ""); /* excluded */
+    check_text(d, "lora.r", "8");
+    check_text(d, "data.tokenizer", "");
+    assert_int_equal(az_deck_add_text(&out, d, "output.dirs"), AZ_EINPUT);
+    assert_string_equal(az_err_message(), "output.dirs: no such key; did you mean output.dir?");
+    az_err_clear();
+    assert_int_equal(az_deck_add_text(&out, d, "lora"), AZ_EINPUT);
+    assert_string_equal(az_err_message(), "lora: no such key; a key is named section.key");
+    az_err_clear();
+    az_str_fini(&out);
+    az_deck_close(d);
+}
+
 /* Every allocation fails in turn: code 3, nothing left behind. */
 static void no_memory(void **state)
 {
@@ -327,6 +362,7 @@ int main(void)
         cmocka_unit_test(an_argument_wins_over_what_it_excludes),
         cmocka_unit_test(paths_are_relative_to_the_deck),
         cmocka_unit_test(round_trip),
+        cmocka_unit_test(plain_text),
         cmocka_unit_test(no_memory),
         cmocka_unit_test(help_finds_and_suggests),
         cmocka_unit_test(help_names_every_key),
