@@ -52,7 +52,7 @@ const char *az_deck_string(const az_deck *deck, const char *key)
     int i = index_of(key);
     az_type t = az_keys[i].type;
     AZ_ASSERT(t == AZ_TYPE_STRING || t == AZ_TYPE_PATH || t == AZ_TYPE_CHOICE ||
-              t == AZ_TYPE_LIST_OR_STRING);
+              t == AZ_TYPE_CHOICE_OR_PATH || t == AZ_TYPE_LIST_OR_STRING);
     return deck->values[i].s;
 }
 

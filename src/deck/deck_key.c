@@ -76,6 +76,19 @@ bool az_words_hold(const char *opt_words, const char *word)
     return false;
 }
 
+bool az_choices_hold(const char *choices, const char *word)
+{
+    const size_t n = strlen(word);
+    if (strchr(word, '|') != NULL)
+        return false;
+    for (const char *c = choices; c != NULL; c = strchr(c, '|')) {
+        c += *c == '|';
+        if (n > 0 && strncmp(c, word, n) == 0 && (c[n] == '|' || c[n] == '\0'))
+            return true;
+    }
+    return false;
+}
+
 const az_section *az_section_nearest(const char *name)
 {
     const az_section *best = NULL;
@@ -137,6 +150,11 @@ az_err az_key_add_expected(az_str *out, const az_key *key)
     case AZ_TYPE_CHOICE:
         AZ_TRY(az_str_add(out, strchr(key->choices, '|') != NULL ? "one of " : "only "));
         err = add_choices(out, key->choices);
+        break;
+    case AZ_TYPE_CHOICE_OR_PATH:
+        AZ_TRY(az_str_add(out, "one of "));
+        AZ_TRY(add_choices(out, key->choices));
+        err = az_str_add(out, ", or a path");
         break;
     case AZ_TYPE_STRINGS:
         err = az_str_add(out, "a string or a list of strings");

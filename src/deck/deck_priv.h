@@ -13,6 +13,7 @@ typedef enum {
     AZ_TYPE_STRING,
     AZ_TYPE_PATH,
     AZ_TYPE_CHOICE,
+    AZ_TYPE_CHOICE_OR_PATH, /* a file of that name is written ./auto */
     AZ_TYPE_STRINGS,        /* a list; a scalar is a list of one */
     AZ_TYPE_PATHS,          /* likewise */
     AZ_TYPE_INTS,           /* likewise */
@@ -29,7 +30,7 @@ typedef struct {
     int open;             /* AZ_LO_OPEN | AZ_HI_OPEN */
     int64_t ilo, ihi;     /* range of integers */
     double lo, hi;        /* range of numbers */
-    const char *choices;  /* "a|b|c" */
+    const char *choices;  /* "a|b|c"; of a choice or path its words */
     const char *fallback; /* the default as YAML text; NULL: none */
     const char *absent;   /* without a default: what a missing key means */
     const char *unit;
@@ -59,6 +60,8 @@ int az_section_find(const char *name);
 bool az_key_in_section(const az_key *key, const char *section);
 /* "learning_rate" of "train.learning_rate". */
 const char *az_key_short(const az_key *key);
+/* Whether choices, with | between, hold a word. */
+bool az_choices_hold(const char *choices, const char *word);
 /* The key nearest to a wrong name ("section.key" or a bare word), NULL if none is near. */
 const az_key *az_key_nearest(const char *name);
 const az_section *az_section_nearest(const char *name);

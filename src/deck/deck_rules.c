@@ -61,11 +61,20 @@ out:
     return err;
 }
 
+static bool has_evaluation(const az_deck *deck)
+{
+    return value_of(deck, "eval.file")->given || value_of(deck, "eval.split")->given;
+}
+
 bool az_deck_is_excluded(const az_deck *deck, int i)
 {
     const az_value *v = &deck->values[i];
     if (v->given || !v->present)
         return false;
+    if (strcmp(az_keys[i].name, "checkpoint.keep_best") == 0)
+        return !has_evaluation(deck);
+    if (strcmp(az_keys[i].name, "eval.early_stopping_threshold") == 0)
+        return !value_of(deck, "eval.early_stopping_patience")->given;
     for (int p = 0; p < az_n_exclusive; p++) {
         if (strcmp(az_exclusive[p][1], az_keys[i].name) == 0)
             return true;
@@ -124,6 +133,85 @@ static double real_of(const az_deck *deck, const char *key)
     return v != NULL ? v->r : strtod(az_keys[az_key_find(key)].fallback, NULL);
 }
 
+static bool is_true(const az_deck *deck, const char *key)
+{
+    const az_value *v = right(deck, key);
+    return v != NULL && v->b;
+}
+
+/* What needs evaluations, or a number of them. */
+static az_err check_evaluation(const az_deck *deck, az_deck_faults *faults)
+{
+    az_err err = AZ_OK;
+    static const char nothing[] = "there is nothing to evaluate on: give eval.file or eval.split";
+    static const char never[] = "needs evaluations during training: give eval.steps";
+    static const char best[] = "checkpoint.load_best_model_at_end";
+    const bool patience = right(deck, "eval.early_stopping_patience") != NULL;
+    const az_value *keep = right(deck, "checkpoint.keep_best");
+    if (!has_evaluation(deck)) {
+        if (right(deck, "eval.steps") != NULL)
+            AZ_TRY(rule_fault(faults, deck, "eval.steps", nothing));
+        if (patience)
+            AZ_TRY(rule_fault(faults, deck, "eval.early_stopping_patience", nothing));
+        if (is_true(deck, "checkpoint.keep_best"))
+            AZ_TRY(rule_fault(faults, deck, "checkpoint.keep_best", nothing));
+        if (is_true(deck, best))
+            AZ_TRY(rule_fault(faults, deck, best, nothing));
+    } else if (!value_of(deck, "eval.steps")->given) {
+        if (patience)
+            AZ_TRY(rule_fault(faults, deck, "eval.early_stopping_patience", never));
+        if (is_true(deck, best))
+            AZ_TRY(rule_fault(faults, deck, best, never));
+    }
+    if (is_true(deck, best) && keep != NULL && !keep->b)
+        AZ_TRY(rule_fault(faults, deck, best,
+                          "needs the best checkpoint: leave out checkpoint.keep_best=false"));
+    if (right(deck, "eval.early_stopping_threshold") != NULL && !patience &&
+        !value_of(deck, "eval.early_stopping_patience")->given)
+        AZ_TRY(rule_fault(faults, deck, "eval.early_stopping_threshold",
+                          "has no meaning without eval.early_stopping_patience"));
+out:
+    return err;
+}
+
+/* Bytes of the name of a hint "name=value", 0 if it is none. Names as MPI-IO has them: no blanks,
+ * and both parts within what every MPI takes. */
+static size_t hint_name(const char *hint)
+{
+    const size_t n = strcspn(hint, "= \t\r\n");
+    const size_t value = hint[n] == '=' ? strlen(hint + n + 1) : 0;
+    return n <= 254 && value > 0 && value <= 1023 ? n : 0;
+}
+
+static az_err check_hints(const az_deck *deck, az_deck_faults *faults)
+{
+    az_err err = AZ_OK;
+    az_str what = {0};
+    static const char *const own[] = {"striping_factor", "striping_unit"};
+    static const char key[] = "checkpoint.mpiio_hints";
+    const az_value *v = right(deck, key);
+    for (int i = 0; v != NULL && i < v->n; i++) {
+        const char *hint = v->items[i];
+        const size_t n = hint_name(hint);
+        if (n == 0)
+            AZ_TRY(az_str_add(&what, "item %d: found %.*s, expected \"name=value\"", i + 1,
+                              az_deck_cut_text(hint, 60), hint));
+        for (int j = 0; n > 0 && j < i && what.len == 0; j++)
+            if (strncmp(v->items[j], hint, n + 1) == 0)
+                AZ_TRY(az_str_add(&what, "item %d: %.*s: given twice", i + 1, (int)n, hint));
+        for (int k = 0; n > 0 && k < 2 && what.len == 0; k++)
+            if (strlen(own[k]) == n && strncmp(own[k], hint, n) == 0)
+                AZ_TRY(az_str_add(&what, "item %d: %s has its own key, checkpoint.%s", i + 1,
+                                  own[k], own[k]));
+        if (what.len > 0)
+            AZ_TRY(rule_fault(faults, deck, key, what.s));
+        az_str_fini(&what);
+    }
+out:
+    az_str_fini(&what);
+    return err;
+}
+
 az_err az_deck_check_rules(az_deck *deck, az_deck_faults *faults)
 {
     az_err err;
@@ -142,10 +230,11 @@ az_err az_deck_check_rules(az_deck *deck, az_deck_faults *faults)
     if (right(deck, "lora.layers_to_transform") != NULL && targets != NULL && !targets->is_list)
         AZ_TRY(rule_fault(faults, deck, "lora.layers_to_transform",
                           "needs lora.target_modules as a list, not as one string"));
-    if (right(deck, "eval.steps") != NULL && !value_of(deck, "eval.file")->given &&
-        !value_of(deck, "eval.split")->given)
-        AZ_TRY(rule_fault(faults, deck, "eval.steps",
-                          "there is nothing to evaluate on: give eval.file or eval.split"));
+    AZ_TRY(check_evaluation(deck, faults));
+    AZ_TRY(check_hints(deck, faults));
+    const az_value *unit = right(deck, "checkpoint.striping_unit");
+    if (unit != NULL && unit->i % 65536 != 0)
+        AZ_TRY(rule_fault(faults, deck, "checkpoint.striping_unit", "is no multiple of 65536"));
 out:
     return err;
 }

@@ -1,6 +1,8 @@
 /* The one table of keys. Parsing, ranges, `adze help` and doc/inputs.md come from it.
  *
- * Names are those of PEFT's LoraConfig and of the Hugging Face Trainer where they have one. */
+ * Names are those of PEFT's LoraConfig and of the Hugging Face Trainer where they have one.
+ *
+ * Length: one table, some lines a key. */
 #include <config.h>
 
 #include "deck/deck_priv.h"
@@ -17,6 +19,7 @@ const az_section az_sections[] = {
     {"eval", "evaluation, during training and by `adze eval`"},
     {"generate", "generation by `adze generate`"},
     {"output", "where results go and what is printed"},
+    {"checkpoint", "checkpoints: when, how many, how; where a run goes on"},
     {"run", "how the program runs; no key here changes what is computed, except run.threads in "
             "the last bits"},
 };
@@ -46,13 +49,17 @@ const az_key az_keys[] = {
      .type = AZ_TYPE_PATHS,
      .absent = "must be given for train and data",
      .needed = "train data",
-     .text = "JSONL files, a sample a line: \"text\", \"prompt\" and \"completion\", or "
-             "\"input_ids\" and optional \"labels\"."},
+     .text =
+         "JSONL files, a sample a line: \"text\", \"prompt\" and \"completion\", or "
+         "\"input_ids\" and optional \"labels\". On resume they may lie elsewhere, but must hold "
+         "the same samples.",
+     .resume = true},
     {.name = "data.tokenizer",
      .also = "tokenizer_name tokenizer_path",
      .type = AZ_TYPE_PATH,
      .absent = "model.path",
-     .text = "Directory that holds tokenizer.json; not needed for \"input_ids\"."},
+     .text = "Directory that holds tokenizer.json; not needed for \"input_ids\".",
+     .resume = true},
     {.name = "data.max_length",
      .also = "max_seq_length max_seq_len cutoff_len sequence_len model_max_length",
      .type = AZ_TYPE_INT,
@@ -154,8 +161,11 @@ const az_key az_keys[] = {
     {.name = "lora.init_from",
      .type = AZ_TYPE_PATH,
      .absent = "a fresh adapter",
-     .text = "PEFT directory whose adapter is where training starts. Its adapter_config.json says "
-             "ranks, scaling and targets: of lora only lora_dropout may be given beside it."},
+     .text =
+         "PEFT directory whose adapter is where training starts. Its adapter_config.json says "
+         "ranks, scaling and targets: of lora only lora_dropout may be given beside it. On resume "
+         "it may lie elsewhere, but not be left out or newly given.",
+     .resume = true},
 
     /* ---- train */
     {.name = "train.batch_size",
@@ -174,7 +184,9 @@ const az_key az_keys[] = {
      .ihi = 1 << 20,
      .fallback = "1",
      .unit = "samples",
-     .text = "Samples that one rank computes at once."},
+     .text = "Samples that one rank computes at once. Another value changes the last bits of the "
+             "results.",
+     .resume = true},
     {.name = "train.micro_batch_tokens",
      .type = AZ_TYPE_INT,
      .ilo = 1,
@@ -182,7 +194,8 @@ const az_key az_keys[] = {
      .absent = "train.micro_batch_size counts",
      .unit = "tokens",
      .text = "Tokens that one rank computes at once, at most, instead of a number of samples; a "
-             "longer sample stands alone."},
+             "longer sample stands alone.",
+     .resume = true},
     {.name = "train.num_train_epochs",
      .also = "epochs num_epochs",
      .type = AZ_TYPE_REAL,
@@ -338,6 +351,26 @@ const az_key az_keys[] = {
      .unit = "tokens",
      .text = "Tokens that one rank evaluates at once, at most; a longer sample stands alone.",
      .resume = true},
+    {.name = "eval.early_stopping_patience",
+     .also = "early_stopping_patience patience",
+     .type = AZ_TYPE_INT,
+     .ilo = 1,
+     .ihi = INT32_MAX,
+     .absent = "never",
+     .unit = "evaluations",
+     .text = "End the run after so many evaluations one after the other that did not lower the "
+             "lowest loss.",
+     .resume = true},
+    {.name = "eval.early_stopping_threshold",
+     .also = "early_stopping_threshold",
+     .type = AZ_TYPE_REAL,
+     .lo = 0,
+     .hi = INFINITY,
+     .fallback = "0",
+     .text =
+         "For eval.early_stopping_patience a loss counts as lower only if it is so by more than "
+         "this.",
+     .resume = true},
     {.name = "eval.adapter",
      .type = AZ_TYPE_PATH,
      .absent = "the base model alone",
@@ -422,6 +455,102 @@ const az_key az_keys[] = {
      .text =
          "Steps on the screen: auto is one line that is renewed on a terminal and a line a step "
          "elsewhere, line is a line a step, none is silence.",
+     .resume = true},
+
+    {.name = "output.adapter_dtype",
+     .also = "save_dtype adapter_type",
+     .type = AZ_TYPE_CHOICE,
+     .choices = "f32|bf16",
+     .fallback = "f32",
+     .text = "Type of the numbers in adapter/ and adapter.h5. Checkpoints are always f32.",
+     .resume = true},
+
+    /* ---- checkpoint */
+    {.name = "checkpoint.resume",
+     .also = "resume resume_from_checkpoint",
+     .type = AZ_TYPE_CHOICE_OR_PATH,
+     .choices = "auto|no",
+     .fallback = "auto",
+     .text =
+         "auto goes on from the newest whole checkpoint in output.dir, and starts anew if there "
+         "is none; no starts anew, and is refused if output.dir holds checkpoints; FILE goes on "
+         "from that checkpoint.",
+     .resume = true},
+    {.name = "checkpoint.save_steps",
+     .also = "save_steps save_every",
+     .type = AZ_TYPE_INT,
+     .ilo = 1,
+     .ihi = INT32_MAX,
+     .absent = "only by time and at the end",
+     .unit = "steps",
+     .text = "A checkpoint every so many steps.",
+     .resume = true},
+    {.name = "checkpoint.save_minutes",
+     .type = AZ_TYPE_REAL,
+     .lo = 0,
+     .hi = INFINITY,
+     .fallback = "30",
+     .unit = "minutes",
+     .text = "A checkpoint when so much time has passed since the last one; 0 is none by time.",
+     .resume = true},
+    {.name = "checkpoint.save_total_limit",
+     .also = "save_total_limit keep max_to_keep",
+     .type = AZ_TYPE_INT,
+     .ilo = 1,
+     .ihi = INT32_MAX,
+     .fallback = "2",
+     .unit = "checkpoints",
+     .text = "So many of the newest checkpoints are kept, and the best one beside them.",
+     .resume = true},
+    {.name = "checkpoint.keep_best",
+     .type = AZ_TYPE_BOOL,
+     .fallback = "true",
+     .text = "Make a checkpoint at each evaluation that gives the lowest loss so far, and keep it.",
+     .resume = true},
+    {.name = "checkpoint.load_best_model_at_end",
+     .also = "load_best_model_at_end load_best",
+     .type = AZ_TYPE_BOOL,
+     .fallback = "false",
+     .text = "The final adapter is that of the lowest evaluation loss, not that of the last step.",
+     .resume = true},
+    {.name = "checkpoint.on_error",
+     .type = AZ_TYPE_CHOICE,
+     .choices = "continue|stop",
+     .fallback = "continue",
+     .text = "If a checkpoint cannot be written: say so and go on, or end the run.",
+     .resume = true},
+    {.name = "checkpoint.lead",
+     .type = AZ_TYPE_REAL,
+     .lo = 0,
+     .hi = INFINITY,
+     .absent = "from the measured time of a save",
+     .unit = "seconds",
+     .text =
+         "How long before the end of its Slurm allocation a run stops itself with a checkpoint.",
+     .resume = true},
+    {.name = "checkpoint.mpiio_hints",
+     .also = "romio_hints mpi_io_hints",
+     .type = AZ_TYPE_STRINGS,
+     .absent = "none",
+     .text = "Hints for MPI-IO, \"name=value\" each, such as \"romio_cb_write=enable\".",
+     .resume = true},
+    {.name = "checkpoint.striping_factor",
+     .also = "stripe_count",
+     .type = AZ_TYPE_INT,
+     .ilo = 1,
+     .ihi = 65535,
+     .absent = "that of the directory",
+     .unit = "servers",
+     .text = "On Lustre and the like: over how many storage targets a checkpoint is spread.",
+     .resume = true},
+    {.name = "checkpoint.striping_unit",
+     .also = "stripe_size",
+     .type = AZ_TYPE_INT,
+     .ilo = 65536,
+     .ihi = 4294901760,
+     .absent = "that of the directory",
+     .unit = "bytes",
+     .text = "Bytes that go to one storage target before the next; a multiple of 65536.",
      .resume = true},
 
     /* ---- run */

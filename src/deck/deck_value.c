@@ -111,27 +111,29 @@ static bool parse_choice(char *out, size_t size, const char *choices, const az_n
 {
     bool yes;
     const char *text = node->text;
-    if (node->kind != AZ_NODE_SCALAR || strchr(text, '|') != NULL)
+    if (node->kind != AZ_NODE_SCALAR)
         return false;
     if (parse_bool(&yes, node))
         text = yes ? "true" : "false";
     else if (strcmp(text, "true") == 0 || strcmp(text, "false") == 0)
         return false;
     size_t n = strlen(text);
-    for (const char *c = choices; c != NULL; c = strchr(c, '|')) {
-        c += *c == '|';
-        if (n > 0 && n < size && strncmp(c, text, n) == 0 && (c[n] == '|' || c[n] == '\0')) {
-            memcpy(out, text, n + 1);
-            return true;
-        }
-    }
-    return false;
+    if (n >= size || !az_choices_hold(choices, text))
+        return false;
+    memcpy(out, text, n + 1);
+    return true;
 }
 
 /* A path as the user means it: relative to base. */
 static char *path_create(const char *base, const char *text)
 {
     return strcmp(base, ".") == 0 ? az_strdup(text, "deck") : az_path_join(base, text);
+}
+
+/* One of the words, or a path. true and false are neither: whoever writes them means a word. */
+static char *choice_or_path_create(const az_key *key, const char *base, const char *text)
+{
+    return az_choices_hold(key->choices, text) ? az_strdup(text, "deck") : path_create(base, text);
 }
 
 static bool is_text(const az_node *node)
@@ -143,15 +145,19 @@ static az_err set_text(az_value *value, const az_key *key, const az_node *node, 
                        az_deck_faults *faults)
 {
     char choice[32];
+    bool yes;
     bool empty_is_fine = key->type == AZ_TYPE_STRING;
     bool right = is_text(node) && (empty_is_fine || node->text[0] != '\0');
     if (right && key->type == AZ_TYPE_CHOICE)
         right = parse_choice(choice, sizeof choice, key->choices, node);
+    if (right && key->type == AZ_TYPE_CHOICE_OR_PATH)
+        right = !parse_bool(&yes, node);
     if (!right)
         return fault(faults, key, node, 0, NULL);
-    value->s = key->type == AZ_TYPE_PATH     ? path_create(base, node->text)
-               : key->type == AZ_TYPE_CHOICE ? az_strdup(choice, "deck")
-                                             : az_strdup(node->text, "deck");
+    value->s = key->type == AZ_TYPE_PATH             ? path_create(base, node->text)
+               : key->type == AZ_TYPE_CHOICE         ? az_strdup(choice, "deck")
+               : key->type == AZ_TYPE_CHOICE_OR_PATH ? choice_or_path_create(key, base, node->text)
+                                                     : az_strdup(node->text, "deck");
     value->present = true;
     return value->s != NULL ? AZ_OK : AZ_EENV;
 }
@@ -264,6 +270,7 @@ az_err az_value_set(az_value *value, const az_key *key, const az_node *node, con
     case AZ_TYPE_STRING:
     case AZ_TYPE_PATH:
     case AZ_TYPE_CHOICE:
+    case AZ_TYPE_CHOICE_OR_PATH:
         return set_text(value, key, node, base, faults);
     case AZ_TYPE_LIST_OR_STRING:
         if (node->kind == AZ_NODE_SCALAR)

@@ -91,6 +91,13 @@ out:
     return err;
 }
 
+/* A word as it is, a path absolute by add. */
+static az_err add_choice_or_path(az_str *out, const az_key *key, const az_value *v,
+                                 az_err (*add)(az_str *, const char *))
+{
+    return az_choices_hold(key->choices, v->s) ? add_plain(out, v->s) : add_path(out, v->s, add);
+}
+
 static az_err add_value(az_str *out, const az_key *key, const az_value *v)
 {
     if (!v->present)
@@ -108,6 +115,8 @@ static az_err add_value(az_str *out, const az_key *key, const az_value *v)
         return add_quoted(out, v->s);
     case AZ_TYPE_PATH:
         return add_path(out, v->s, add_quoted);
+    case AZ_TYPE_CHOICE_OR_PATH:
+        return add_choice_or_path(out, key, v, add_quoted);
     case AZ_TYPE_LIST_OR_STRING:
         return v->s != NULL ? add_quoted(out, v->s) : add_items(out, key, v);
     case AZ_TYPE_STRINGS:
@@ -153,6 +162,8 @@ az_err az_deck_add_text(az_str *out, const az_deck *deck, const char *key)
         err = AZ_OK;
     } else if (az_keys[i].type == AZ_TYPE_PATH) {
         err = add_path(out, deck->values[i].s, add_plain);
+    } else if (az_keys[i].type == AZ_TYPE_CHOICE_OR_PATH) {
+        err = add_choice_or_path(out, &az_keys[i], &deck->values[i], add_plain);
     } else if (az_keys[i].type == AZ_TYPE_STRING) {
         err = add_plain(out, deck->values[i].s);
     } else {

@@ -13,6 +13,8 @@ typedef struct {
     "r, lora_alpha, lora_dropout, target_modules, exclude_modules, layers_to_transform, " \
     "layers_pattern, rank_pattern, alpha_pattern, use_rslora, init_lora_weights, init_from"
 
+#define NO_EVAL "there is nothing to evaluate on: give eval.file or eval.split"
+
 static const wrong cases[] = {
     /* names */
     {M "lora: {lora_alfa: 8}\n",
@@ -35,7 +37,7 @@ static const wrong cases[] = {
     {M "banana: 8\n",
      {0},
      "d.yaml:2: banana: unknown section; there are model, data, lora, train, eval, generate, "
-     "output, run"},
+     "output, checkpoint, run"},
     {M "lora: {r: 4}\ntrain: {seed: 1}\nlora: {r: 8}\n",
      {0},
      "d.yaml:4: lora: given twice, first on line 2"},
@@ -135,6 +137,25 @@ static const wrong cases[] = {
     {M "generate: {prompt: [a, b]}\n",
      {0},
      "d.yaml:2: generate.prompt: found a list of 2, expected a string"},
+    {M "checkpoint: {resume: false}\n",
+     {0},
+     "d.yaml:2: checkpoint.resume: found false, expected one of auto, no, or a path"},
+    {M "checkpoint: {resume: [a]}\n",
+     {0},
+     "d.yaml:2: checkpoint.resume: found a list of 1, expected one of auto, no, or a path"},
+    {M "checkpoint: {resume: ~}\n",
+     {0},
+     "d.yaml:2: checkpoint.resume: found null, expected one of auto, no, or a path; leave the key "
+     "out for its default, auto"},
+    {M "train: {save_steps: 10}\n",
+     {0},
+     "d.yaml:2: train.save_steps: unknown key; did you mean checkpoint.save_steps?"},
+    {M "train: {resume_from_checkpoint: x}\n",
+     {0},
+     "d.yaml:2: train.resume_from_checkpoint: unknown key; did you mean checkpoint.resume?"},
+    {M "checkpoint: {save_total_limit: 0}\n",
+     {0},
+     "d.yaml:2: checkpoint.save_total_limit: found 0, expected an integer from 1 to 2147483647"},
     /* lists and maps */
     {M "data: {files: []}\n",
      {0},
@@ -235,6 +256,35 @@ static const wrong cases[] = {
     {M "eval: {steps: 4}\n",
      {0},
      "d.yaml:2: eval.steps: there is nothing to evaluate on: give eval.file or eval.split"},
+    {M "eval: {early_stopping_patience: 1}\ncheckpoint: {keep_best: true, load_best_model_at_end: "
+       "true}\n",
+     {0},
+     "d.yaml:2: eval.early_stopping_patience: " NO_EVAL "\n"
+     "d.yaml:3: checkpoint.keep_best: " NO_EVAL "\n"
+     "d.yaml:3: checkpoint.load_best_model_at_end: " NO_EVAL},
+    {M "eval: {split: 0.1, early_stopping_patience: 1}\n",
+     {"checkpoint.load_best_model_at_end=true", "checkpoint.keep_best=false"},
+     "d.yaml:2: eval.early_stopping_patience: needs evaluations during training: give eval.steps\n"
+     "argument checkpoint.load_best_model_at_end=true: checkpoint.load_best_model_at_end: needs "
+     "evaluations during training: give eval.steps\n"
+     "argument checkpoint.load_best_model_at_end=true: checkpoint.load_best_model_at_end: needs "
+     "the "
+     "best checkpoint: leave out checkpoint.keep_best=false"},
+    {M "eval: {file: e, early_stopping_threshold: 0.1}\n",
+     {0},
+     "d.yaml:2: eval.early_stopping_threshold: has no meaning without "
+     "eval.early_stopping_patience"},
+    {M "checkpoint: {mpiio_hints: [a=b, c, '=d', 'e f=g', a=h, striping_unit=1]}\n",
+     {0},
+     "d.yaml:2: checkpoint.mpiio_hints: item 2: found c, expected \"name=value\"\n"
+     "d.yaml:2: checkpoint.mpiio_hints: item 3: found =d, expected \"name=value\"\n"
+     "d.yaml:2: checkpoint.mpiio_hints: item 4: found e f=g, expected \"name=value\"\n"
+     "d.yaml:2: checkpoint.mpiio_hints: item 5: a: given twice\n"
+     "d.yaml:2: checkpoint.mpiio_hints: item 6: striping_unit has its own key, "
+     "checkpoint.striping_unit"},
+    {M "checkpoint: {striping_unit: 100000}\n",
+     {0},
+     "d.yaml:2: checkpoint.striping_unit: is no multiple of 65536"},
     {M "lora:\n  r: 8\n  init_from: a\n  lora_dropout: 0.1\n  use_rslora: true\n",
      {0},
      "d.yaml:3: lora.r: cannot be given together with lora.init_from (d.yaml:4), whose "

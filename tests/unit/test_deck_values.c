@@ -55,7 +55,8 @@ static void table_is_sound(void **state)
         assert_non_null(k->text);
         assert_int_equal(k->text[strlen(k->text) - 1], '.');
         assert_true((k->fallback == NULL) == (k->absent != NULL));
-        assert_true((k->type == AZ_TYPE_CHOICE) == (k->choices != NULL));
+        assert_true((k->type == AZ_TYPE_CHOICE || k->type == AZ_TYPE_CHOICE_OR_PATH) ==
+                    (k->choices != NULL));
     }
     for (int p = 0; p < az_n_exclusive; p++) {
         assert_true(az_key_find(az_exclusive[p][0]) >= 0);
@@ -193,6 +194,39 @@ static void paths_are_relative_to_the_deck(void **state)
     az_deck_close(d);
 }
 
+/* A word of the key is that word wherever the deck lies; all else is a path. */
+static void words_or_a_path(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *deck, *arg, *value;
+    } cases[] = {
+        {"", NULL, "auto"},
+        {"checkpoint: {resume: auto}\n", NULL, "auto"},
+        {"checkpoint: {resume: no}\n", NULL, "no"},
+        {"checkpoint: {resume: 'no'}\n", NULL, "no"},
+        {"checkpoint: {resume: ./auto}\n", NULL, "sub/./auto"},
+        {"checkpoint: {resume: out/checkpoint-000010.h5}\n", NULL, "sub/out/checkpoint-000010.h5"},
+        {"checkpoint: {resume: auto|no}\n", NULL, "sub/auto|no"},
+        {"checkpoint: {resume: /c.h5}\n", NULL, "/c.h5"},
+        {"checkpoint: {resume: no}\n", "checkpoint.resume=auto", "auto"},
+        {"checkpoint: {resume: no}\n", "checkpoint.resume=c.h5", "c.h5"},
+        {"checkpoint: {resume: no}\n", "checkpoint.resume=", "auto"},
+    };
+    az_err_clear();
+    assert_int_equal(az_dir_create("sub"), AZ_OK);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const char *args[] = {cases[i].arg, NULL};
+        az_str text = {0};
+        az_deck *d = NULL;
+        assert_int_equal(az_str_add(&text, "%s%s", MINIMAL, cases[i].deck), AZ_OK);
+        assert_int_equal(deck_open_at(&d, "sub/d.yaml", text.s, args), AZ_OK);
+        assert_string_equal(az_deck_string(d, "checkpoint.resume"), cases[i].value);
+        az_str_fini(&text);
+        az_deck_close(d);
+    }
+}
+
 /* What is written reads back to the same text, and so to the same values. */
 static void round_trip(void **state)
 {
@@ -209,6 +243,10 @@ static void round_trip(void **state)
         MINIMAL "lora: {target_modules: [a, b], layers_to_transform: [1, 2], layers_pattern: [h]}\n"
                 "train: {max_steps: 100000, max_grad_norm: 0, num_train_epochs: 0.3333333333333333}"
                 "\n",
+        MINIMAL "checkpoint: {resume: no, keep_best: false, mpiio_hints: [a=b, 'c=d = e']}\n",
+        MINIMAL "checkpoint: {resume: /c.h5, save_minutes: 0, lead: 90, striping_unit: 1048576}\n"
+                "eval: {file: e, steps: 2, early_stopping_patience: 3}\n",
+        MINIMAL "checkpoint: {load_best_model_at_end: true}\neval: {split: 0.1, steps: 2}\n",
     };
     for (size_t i = 0; i < sizeof decks / sizeof decks[0]; i++) {
         az_str once = {0}, twice = {0};
@@ -250,10 +288,13 @@ static void plain_text(void **state)
     az_str out = {0};
     az_deck *d = open_deck("model: {path: /m \"x\"}\ndata: {files: [/y]}\n"
                            "train: {micro_batch_tokens: 512, learning_rate: 3.3e-5}\n"
-                           "generate: {prompt: \"a b\"}\noutput: {dir: /o}\n",
+                           "generate: {prompt: \"a b\"}\noutput: {dir: /o}\n"
+                           "checkpoint: {resume: /c d.h5}\n",
                            NULL);
     check_text(d, "model.path", "/m \"x\"");
     check_text(d, "output.dir", "/o");
+    check_text(d, "checkpoint.resume", "/c d.h5");
+    check_text(d, "checkpoint.on_error", "continue");
     check_text(d, "data.files", "[\"/y\"]");
     check_text(d, "generate.prompt", "a b");
     check_text(d, "train.learning_rate", "3.3e-05");
@@ -361,6 +402,7 @@ int main(void)
         cmocka_unit_test(arguments_override),
         cmocka_unit_test(an_argument_wins_over_what_it_excludes),
         cmocka_unit_test(paths_are_relative_to_the_deck),
+        cmocka_unit_test(words_or_a_path),
         cmocka_unit_test(round_trip),
         cmocka_unit_test(plain_text),
         cmocka_unit_test(no_memory),
