@@ -44,6 +44,12 @@ az_err az_deck_fail(const az_deck *deck, const char *key, const char *fmt, ...)
 /* The deck as understood: every key with its value, as YAML that reads back to the same values.
  * Paths are written absolute. */
 az_err az_deck_write(az_str *out, const az_deck *deck);
+/* Whether a run that was made with an earlier deck (text from az_deck_write of this or another
+ * version) can go on with this one. Keys that must stay the same are compared by value; all that
+ * differ are named in one message with both values. earlier_name: where the earlier deck is kept
+ * (a checkpoint's path). What changes the last bits only is said (az_say). Local. */
+az_err az_deck_check_resume(const az_deck *deck, const char *earlier_text,
+                            const char *earlier_name);
 /* The value of one key as plain text, for scripts: text and paths without quotes, paths absolute,
  * lists and maps as YAML, nothing for a key without a value. A name that is no key fails, naming
  * the nearest. */

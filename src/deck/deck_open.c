@@ -235,7 +235,7 @@ out:
     return err;
 }
 
-static az_err set_defaults(az_deck *deck)
+az_err az_deck_set_defaults(az_deck *deck)
 {
     az_err err = AZ_OK;
     az_node *node = NULL;
@@ -278,7 +278,7 @@ az_err az_deck_open(az_deck **out_deck, const char *path, char *const *overrides
     if (!any_broken)
         AZ_TRY(az_deck_check_rules(deck, &faults));
     AZ_TRY(az_deck_report(&faults));
-    AZ_TRY(set_defaults(deck));
+    AZ_TRY(az_deck_set_defaults(deck));
     *out_deck = deck;
     deck = NULL;
 out:

@@ -42,6 +42,7 @@ typedef struct {
 
 typedef struct {
     const char *name, *text;
+    bool computes; /* its keys have a part in what is computed by training */
 } az_section;
 
 extern const az_key az_keys[];
@@ -149,7 +150,14 @@ az_err az_deck_add_place(az_str *out, const az_deck *deck, int i);
 /* Combinations that contradict themselves (deck_rules.c). Of two exclusive keys an argument wins
  * over the deck's. */
 az_err az_deck_check_rules(az_deck *deck, az_deck_faults *faults);
-/* Whether the default of key i is not in force because it excludes a key that is. */
+/* Whether the default of key i is not in force because it excludes a key that is, or because what
+ * it speaks of is not there. */
 bool az_deck_is_excluded(const az_deck *deck, int i);
+/* Whether the adapter of lora.init_from says key i, if it is not given beside it. */
+bool az_deck_is_said_by_adapter(int i);
+/* Give every key that was not given its default (deck_open.c). */
+az_err az_deck_set_defaults(az_deck *deck);
+/* A value as YAML, paths absolute; "null" if it is not present (deck_write.c). */
+az_err az_value_add_yaml(az_str *out, const az_key *key, const az_value *v);
 
 #endif

@@ -81,8 +81,11 @@ bool az_deck_is_excluded(const az_deck *deck, int i)
         if (strcmp(az_exclusive[p][0], az_keys[i].name) == 0)
             return value_of(deck, az_exclusive[p][1])->given;
     }
-    if (!value_of(deck, "lora.init_from")->given)
-        return false;
+    return value_of(deck, "lora.init_from")->given && az_deck_is_said_by_adapter(i);
+}
+
+bool az_deck_is_said_by_adapter(int i)
+{
     for (int k = 0; k < n_said_by_adapter; k++)
         if (strcmp(said_by_adapter[k], az_keys[i].name) == 0)
             return true;

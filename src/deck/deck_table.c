@@ -12,16 +12,18 @@
 #define NO_LIMIT INT64_MAX
 
 const az_section az_sections[] = {
-    {"model", "the base model"},
-    {"data", "what is trained"},
-    {"lora", "the adapter; names and meaning as in PEFT's LoraConfig"},
-    {"train", "steps, optimizer and schedule; names as in the Hugging Face Trainer"},
-    {"eval", "evaluation, during training and by `adze eval`"},
-    {"generate", "generation by `adze generate`"},
-    {"output", "where results go and what is printed"},
-    {"checkpoint", "checkpoints: when, how many, how; where a run goes on"},
-    {"run", "how the program runs; no key here changes what is computed, except run.threads in "
-            "the last bits"},
+    {"model", "the base model", true},
+    {"data", "what is trained", true},
+    {"lora", "the adapter; names and meaning as in PEFT's LoraConfig", true},
+    {"train", "steps, optimizer and schedule; names as in the Hugging Face Trainer", true},
+    {"eval", "evaluation, during training and by `adze eval`", true},
+    {"generate", "generation by `adze generate`", false},
+    {"output", "where results go and what is printed", false},
+    {"checkpoint", "checkpoints: when, how many, how; where a run goes on", false},
+    {"run",
+     "how the program runs; no key here changes what is computed, except run.threads in the last "
+     "bits",
+     false},
 };
 const int az_n_sections = sizeof az_sections / sizeof az_sections[0];
 

@@ -98,7 +98,7 @@ static az_err add_choice_or_path(az_str *out, const az_key *key, const az_value 
     return az_choices_hold(key->choices, v->s) ? add_plain(out, v->s) : add_path(out, v->s, add);
 }
 
-static az_err add_value(az_str *out, const az_key *key, const az_value *v)
+az_err az_value_add_yaml(az_str *out, const az_key *key, const az_value *v)
 {
     if (!v->present)
         return az_str_add(out, "null");
@@ -140,7 +140,7 @@ az_err az_deck_write(az_str *out, const az_deck *deck)
                 az_deck_is_excluded(deck, i))
                 continue;
             AZ_TRY(az_str_add(out, "  %s: ", az_key_short(&az_keys[i])));
-            AZ_TRY(add_value(out, &az_keys[i], &deck->values[i]));
+            AZ_TRY(az_value_add_yaml(out, &az_keys[i], &deck->values[i]));
             AZ_TRY(az_str_add(out, "\n"));
         }
     }
@@ -167,7 +167,7 @@ az_err az_deck_add_text(az_str *out, const az_deck *deck, const char *key)
     } else if (az_keys[i].type == AZ_TYPE_STRING) {
         err = add_plain(out, deck->values[i].s);
     } else {
-        err = add_value(out, &az_keys[i], &deck->values[i]);
+        err = az_value_add_yaml(out, &az_keys[i], &deck->values[i]);
     }
 out:
     az_str_fini(&near);
