@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "base/num.h"
 #include "base/rng.h"
+#include "base/state.h"
 #include "base/stop.h"
 #include "base/str.h"
 

@@ -11,24 +11,38 @@
  *   job: 4711                             (Slurm; empty without)
  *   time: 2026-11-30T12:00:00Z
  *
- * A file that still says "running" after the job has ended means that the job was killed. Local. */
+ * A file that still says "running" after the job has ended means that the job was killed.
+ *
+ * All of this is Local, allocates nothing, takes no lock of the C library and calls no MPI, so that
+ * the watchdog can use it while the main thread stands still, and two threads at the same time. */
 #ifndef AZ_BASE_STATE_H
 #define AZ_BASE_STATE_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/err.h"
 
 typedef struct {
-    const char *state;  /* "running", ... */
-    const char *reason; /* control characters and line ends are written as spaces */
+    const char *state; /* "running", ... */
+    const char
+        *reason; /* control characters and line ends are written as spaces, a long one is cut */
     int code;
     int64_t step, total_steps;
     const char *checkpoint; /* name in DIR, "" for none */
 } az_state;
 
-/* Replace DIR/state in one move. Allocates nothing and calls no MPI, so that the watchdog can use
- * it; safe to call from two threads. */
+/* Replace DIR/state in one move. For the main thread, as failures are az_fail's. */
 az_err az_state_write(const char *dir, const az_state *state);
+/* The same for any thread: 0, or an errno. */
+int az_state_put(const char *dir, const az_state *state);
+/* "failed" with a reason and a code; step, total_steps and checkpoint stay as the file has them. 0,
+ * or an errno. */
+int az_state_fail(const char *dir, const char *reason, int code);
+/* Whether DIR/state is there and says this state. */
+bool az_state_is(const char *dir, const char *state);
+/* The time of the wall clock as in "time:"; bytes >= 21. */
+void az_state_format_time(char *out, size_t bytes);
 
 #endif
