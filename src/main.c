@@ -11,6 +11,7 @@
 #include "base/base.h"
 #include "cmd/cmd.h"
 #include "comm/comm.h"
+#include "comm/watch.h"
 #include "kern/kern.h"
 #include "store/hdf5.h"
 
@@ -48,6 +49,27 @@ static bool asks_for_help(int argc, char **argv)
     return argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
 }
 
+/* Output that did not arrive (a full disk behind a pipe or a file) is a failure too. */
+static az_err check_output(void)
+{
+    const int e = az_log_flush();
+    return e == 0 ? AZ_OK : az_fail(AZ_EENV, "cannot write to standard output: %s", strerror(e));
+}
+
+/* All that is to be said: the rest of the output, and the failure. Returns the code of the program.
+ */
+static az_err conclude(az_err err)
+{
+    const az_err output = check_output();
+    if (err == AZ_OK)
+        err = output;
+    if (err != AZ_OK && az_log_is_speaker())
+        fprintf(stderr, "adze: %s%s\n", err == AZ_ESTOP ? "" : "error: ", az_err_message());
+    return err;
+}
+
+/* Nothing is left to be done when MPI ends, as that may hang: the watchdog then ends the process
+ * with this code. */
 static az_err run_parallel(const az_cmd *cmd, int argc, char **argv)
 {
     az_err err;
@@ -56,6 +78,9 @@ static az_err run_parallel(const az_cmd *cmd, int argc, char **argv)
     AZ_TRY(az_comm_init(&comm, &argc, &argv));
     err = az_comm_agree(comm, cmd->run(comm, argc, argv));
 out:
+    err = conclude(err);
+    if (comm != NULL)
+        az_watch_set_code(comm, err);
     az_comm_fini(comm);
     return err;
 }
@@ -71,16 +96,11 @@ static az_err say_version(void)
     return err;
 }
 
-/* argv[0] is the name of the command. */
-static az_err run_command(int argc, char **argv)
+/* opt_cmd: NULL for options, and for names that are none. */
+static az_err run_serial(const az_cmd *opt_cmd, int argc, char **argv)
 {
     const char *name = argv[0];
     char *help[] = {(char[]){"help"}, argv[0]};
-    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
-        name = help[0];
-    const az_cmd *cmd = az_cmd_find(name);
-    if (cmd != NULL && cmd->parallel && !asks_for_help(argc, argv))
-        return run_parallel(cmd, argc, argv);
     if (launched_rank() != 0) {
         az_log_set_speaker(false);
         return AZ_OK;
@@ -88,18 +108,23 @@ static az_err run_command(int argc, char **argv)
     if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) {
         return say_version();
     }
-    if (cmd == NULL)
+    if (opt_cmd == NULL)
         return unknown_command(name);
     if (asks_for_help(argc, argv))
         return az_cmd_help(NULL, 2, help);
-    return cmd->run(NULL, argc, argv);
+    return opt_cmd->run(NULL, argc, argv);
 }
 
-/* Output that did not arrive (a full disk behind a pipe or a file) is a failure too. */
-static az_err check_output(void)
+/* argv[0] is the name of the command. */
+static az_err run_command(int argc, char **argv)
 {
-    const int e = az_log_flush();
-    return e == 0 ? AZ_OK : az_fail(AZ_EENV, "cannot write to standard output: %s", strerror(e));
+    const char *name = argv[0];
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
+        name = "help";
+    const az_cmd *cmd = az_cmd_find(name);
+    if (cmd != NULL && cmd->parallel && !asks_for_help(argc, argv))
+        return run_parallel(cmd, argc, argv);
+    return conclude(run_serial(cmd, argc, argv));
 }
 
 /* A standard stream that the caller has closed must not become the first file that is opened: what
@@ -135,14 +160,9 @@ int main(int argc, char **argv)
     signal(SIGXFSZ, SIG_IGN);  /* a file that grows too large is a write that fails, and is said */
     az_kern_blas_remedy(argv); /* may execute the program again */
     if (argc < 2)
-        err = az_fail(AZ_EINPUT, "no command; `adze help` lists them");
+        err = conclude(az_fail(AZ_EINPUT, "no command; `adze help` lists them"));
     else
         err = run_command(argc - 1, argv + 1);
-    later = check_output();
-    if (err == AZ_OK)
-        err = later;
-    if (err != AZ_OK && az_log_is_speaker())
-        fprintf(stderr, "adze: %s%s\n", err == AZ_ESTOP ? "" : "error: ", az_err_message());
     later = check_memory();
     return err != AZ_OK ? err : later;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cmd/cmd.h"
+#include "comm/watch.h"
 #include "kern/kern.h"
 #include "store/json.h"
 #include "train/eval.h"
@@ -103,6 +104,7 @@ static az_err run_job(job *j, bool json)
     AZ_TRY(open_job(j));
     if (!json)
         say_start(j);
+    az_watch_enter(j->comm, AZ_PHASE_EVAL, -1);
     AZ_TRY(az_eval_run(&result, j->eval, j->pass));
     if (json)
         err = say_json(j, &result);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "cmd/cmd.h"
+#include "comm/watch.h"
 #include "kern/kern.h"
 #include "store/json.h"
 #include "train/generate.h"
@@ -279,6 +280,7 @@ az_err az_cmd_generate(az_comm *opt_comm, int argc, char **argv)
     if (wants_progress(&j) && az_log_is_speaker())
         fputs("\r\033[K", stderr);
     AZ_TRY(err);
+    az_watch_enter(opt_comm, AZ_PHASE_SAVE, -1);
     if (az_comm_rank(opt_comm) == 0)
         err = report(&j);
     err = az_comm_agree(opt_comm, err);

@@ -2,6 +2,7 @@
 #include <config.h>
 
 #include "cmd/cmd.h"
+#include "comm/watch.h"
 
 static az_err open_deck(az_deck **out_deck, int argc, char **argv)
 {
@@ -17,6 +18,19 @@ out:
     return err;
 }
 
+/* The deadlines of the deck; the command begins to load. */
+static void start_watch(az_comm *comm, const az_deck *deck)
+{
+    const double step = az_deck_real(deck, "run.step_timeout");
+    az_watch_set_deadline(comm, AZ_PHASE_LOAD, az_deck_real(deck, "run.load_timeout"));
+    az_watch_set_deadline(comm, AZ_PHASE_STEP, step);
+    az_watch_set_deadline(comm, AZ_PHASE_EVAL, step);
+    az_watch_set_deadline(comm, AZ_PHASE_GENERATE, step);
+    az_watch_set_deadline(comm, AZ_PHASE_SAVE, az_deck_real(deck, "run.save_timeout"));
+    az_watch_set_deadline(comm, AZ_PHASE_END, az_deck_real(deck, "run.finalize_timeout"));
+    az_watch_enter(comm, AZ_PHASE_LOAD, -1);
+}
+
 az_err az_cmd_open_deck(az_deck **out_deck, az_comm *opt_comm, int argc, char **argv)
 {
     az_err err;
@@ -27,6 +41,8 @@ az_err az_cmd_open_deck(az_deck **out_deck, az_comm *opt_comm, int argc, char **
     if (err != AZ_OK) {
         az_deck_close(*out_deck);
         *out_deck = NULL;
+    } else if (opt_comm != NULL) {
+        start_watch(opt_comm, *out_deck);
     }
     return err;
 }

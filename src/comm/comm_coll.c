@@ -12,33 +12,42 @@ static size_t min_size(size_t a, size_t b)
 
 void az_comm_barrier(az_comm *comm)
 {
-    if (!comm->alone)
-        MPI_Barrier(comm->world);
+    if (comm->alone)
+        return;
+    az_watch_begin(comm->watch, AZ_CALL_BARRIER);
+    MPI_Barrier(comm->world);
+    az_watch_end(comm->watch);
 }
 
 unsigned az_comm_poll(az_comm *comm)
 {
     if (comm->size == 1)
         return az_stop_get();
+    az_watch_begin(comm->watch, AZ_CALL_POLL);
     if (comm->polling) {
         MPI_Wait(&comm->poll, MPI_STATUS_IGNORE);
         comm->polling = false;
     }
-    if (comm->answer != 0)
-        return comm->answer;
-    comm->asked = az_stop_get();
-    MPI_Iallreduce(&comm->asked, &comm->answer, 1, MPI_UNSIGNED, MPI_BOR, comm->world, &comm->poll);
-    comm->polling = true;
-    return 0;
+    const unsigned answer = comm->answer;
+    if (answer == 0) {
+        comm->asked = az_stop_get();
+        MPI_Iallreduce(&comm->asked, &comm->answer, 1, MPI_UNSIGNED, MPI_BOR, comm->world,
+                       &comm->poll);
+        comm->polling = true;
+    }
+    az_watch_end(comm->watch);
+    return answer;
 }
 
 void az_comm_bcast(az_comm *comm, void *buffer, size_t bytes, int root)
 {
     if (comm->size == 1)
         return;
+    az_watch_begin(comm->watch, AZ_CALL_BCAST);
     for (size_t done = 0; done < bytes; done += comm->limit)
         MPI_Bcast((char *)buffer + done, (int)min_size(comm->limit, bytes - done), MPI_BYTE, root,
                   comm->world);
+    az_watch_end(comm->watch);
 }
 
 void az_comm_allgather(az_comm *comm, const void *send, size_t bytes, void *recv)
@@ -49,7 +58,9 @@ void az_comm_allgather(az_comm *comm, const void *send, size_t bytes, void *recv
     if (comm->size == 1)
         return;
     if (bytes <= comm->limit / (size_t)comm->size) {
+        az_watch_begin(comm->watch, AZ_CALL_ALLGATHER);
         MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, recv, (int)bytes, MPI_BYTE, comm->world);
+        az_watch_end(comm->watch);
         return;
     }
     for (int r = 0; r < comm->size; r++)
@@ -72,8 +83,10 @@ void az_comm_allgatherv(az_comm *comm, const void *send, void *recv, const size_
             comm->counts[r] = (int)counts[r];
             comm->offsets[r] = (int)offsets[r];
         }
+        az_watch_begin(comm->watch, AZ_CALL_ALLGATHERV);
         MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_BYTE, recv, comm->counts, comm->offsets, MPI_BYTE,
                        comm->world);
+        az_watch_end(comm->watch);
         return;
     }
     for (int r = 0; r < comm->size; r++)
@@ -91,16 +104,19 @@ void az_comm_reduce_scatter_i64(az_comm *comm, const int64_t *send, int64_t *rec
         return;
     }
     int64_t piece = (int64_t)(comm->limit / sizeof *send);
+    az_watch_begin(comm->watch, AZ_CALL_REDUCE_SCATTER);
     if (total <= piece) {
         for (int r = 0; r < comm->size; r++)
             comm->counts[r] = (int)counts[r];
         MPI_Reduce_scatter(send, recv, comm->counts, MPI_INT64_T, MPI_SUM, comm->world);
+        az_watch_end(comm->watch);
         return;
     }
     for (int r = 0; r < comm->size; send += counts[r++])
         for (int64_t done = 0; done < counts[r]; done += piece)
             MPI_Reduce(send + done, recv + done, (int)az_min_i64(piece, counts[r] - done),
                        MPI_INT64_T, MPI_SUM, r, comm->world);
+    az_watch_end(comm->watch);
 }
 
 /* Element-wise reductions in place, in pieces. */
@@ -109,9 +125,11 @@ static void reduce_all(az_comm *comm, void *values, size_t n, MPI_Datatype type,
     if (comm->size == 1)
         return;
     size_t piece = comm->limit / 8;
+    az_watch_begin(comm->watch, AZ_CALL_ALLREDUCE);
     for (size_t done = 0; done < n; done += piece)
         MPI_Allreduce(MPI_IN_PLACE, (char *)values + 8 * done, (int)min_size(piece, n - done), type,
                       op, comm->world);
+    az_watch_end(comm->watch);
 }
 
 void az_comm_sum_i64(az_comm *comm, int64_t *values, size_t n)

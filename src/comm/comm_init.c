@@ -44,19 +44,22 @@ static size_t message_limit(void)
     return v >= 8 && (size_t)v < LIMIT ? (size_t)v / 8 * 8 : LIMIT;
 }
 
-/* What a communicator holds. Collective. */
+/* What a communicator holds. The watchdog bounds all that waits for other ranks here. Collective.
+ */
 static void release(az_comm *comm)
 {
-    az_free(comm->counts);
-    az_free(comm->offsets);
-    if (comm->alone)
-        return;
     if (comm->polling)
         MPI_Wait(&comm->poll, MPI_STATUS_IGNORE);
-    MPI_Comm_free(&comm->node);
-    MPI_Comm_free(&comm->world);
+    az_watch_leave(comm);
+    if (!comm->alone) {
+        MPI_Comm_free(&comm->node);
+        MPI_Comm_free(&comm->world);
+    }
     if (comm->started_mpi)
         MPI_Finalize();
+    az_watch_destroy(comm->watch);
+    az_free(comm->counts);
+    az_free(comm->offsets);
 }
 
 /* OpenMP's threads are there while the first one calls MPI. */
@@ -106,6 +109,8 @@ az_err az_comm_init(az_comm **out_comm, int *argc, char ***argv)
     if (err == AZ_OK)
         err = AZ_NEW(*out_comm, 1, "communication");
     err = az_comm_agree(&world, err);
+    if (err == AZ_OK)
+        err = az_watch_create(&world);
     if (err == AZ_OK) {
         **out_comm = world;
     } else {
@@ -121,12 +126,19 @@ az_err az_comm_create_self(az_comm **out_comm)
     az_err err;
     AZ_TRY(AZ_NEW(*out_comm, 1, "communication"));
     **out_comm = (az_comm){.alone = true, .size = 1, .node_size = 1, .limit = LIMIT};
+    err = az_watch_create(*out_comm);
 out:
+    if (err != AZ_OK) {
+        az_free(*out_comm);
+        *out_comm = NULL;
+    }
     return err;
 }
 
 void az_comm_fini(az_comm *opt_comm)
 {
+    if (opt_comm != NULL)
+        az_watch_enter(opt_comm, AZ_PHASE_END, -1);
     if (opt_comm != NULL)
         release(opt_comm);
     az_free(opt_comm);
@@ -175,14 +187,18 @@ az_err az_comm_agree(az_comm *comm, az_err err)
     if (comm->alone)
         return err;
     int mine = err != AZ_OK ? comm->rank : comm->size, first;
-    MPI_Allreduce(&mine, &first, 1, MPI_INT, MPI_MIN, comm->world);
-    if (first == comm->size)
-        return AZ_OK;
     static char text[AZ_ERR_MAX];
+    az_watch_begin(comm->watch, AZ_CALL_AGREE);
+    MPI_Allreduce(&mine, &first, 1, MPI_INT, MPI_MIN, comm->world);
+    if (first == comm->size) {
+        az_watch_end(comm->watch);
+        return AZ_OK;
+    }
     if (first == comm->rank)
         strncpy(text, az_err_message(), sizeof text - 1);
     MPI_Bcast(&err, 1, MPI_INT, first, comm->world);
     MPI_Bcast(text, sizeof text, MPI_CHAR, first, comm->world);
+    az_watch_end(comm->watch);
     az_err_clear();
     return az_fail(err, "%s", text);
 }

@@ -5,6 +5,7 @@
 #include <mpi.h>
 
 #include "comm/comm.h"
+#include "comm/watch_priv.h"
 
 /* alone: one process without MPI; world and node are then not used. */
 struct az_comm {
@@ -16,6 +17,7 @@ struct az_comm {
     MPI_Request poll;       /* the exchange of az_comm_poll under way */
     unsigned asked, answer; /* its buffers: this rank's reasons, all ranks' */
     bool polling;
+    az_watch *watch;
 };
 
 #endif

@@ -10,7 +10,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "comm/watch.h"
+
 #define MORE ((int64_t)1 << 16)
+/* Lines between two signs of life. */
+#define LINES 10000
 
 /* This rank's part of one file. text holds the bytes from start on, and goes on behind end to the
  * end of the last line that begins before end. */
@@ -110,6 +114,7 @@ static az_err read_parts(loader *l)
         p->end = az_min_i64(hi - before, p->size);
         if (p->start >= p->end)
             continue;
+        az_watch_mark(l->comm, "file", f);
         const int64_t own = p->end - p->start;
         AZ_TRY(read_part(p, l->files[f]));
         const char *end = p->text + (p->end - p->start);
@@ -134,6 +139,8 @@ static az_err read_lines(loader *l, int f, int64_t line_ends_before)
         if (az_str_is_blank(s, n))
             continue;
         AZ_TRY(az_stop_check());
+        if (line % LINES == 0)
+            az_watch_mark(l->comm, "line", line);
         where.len = 0;
         AZ_TRY(az_str_add(&where, "%s:%lld", l->files[f], (long long)line));
         AZ_TRY(az_reader_add(&l->reader, s, n, where.s));
@@ -153,6 +160,7 @@ static az_err read_samples(loader *l)
         int64_t before = 0;
         if (p->text == NULL)
             continue;
+        az_watch_mark(l->comm, "file", f);
         for (int r = 0; r < rank; r++)
             before += l->line_ends[(int64_t)r * l->n_files + f];
         AZ_TRY(read_lines(l, f, before));

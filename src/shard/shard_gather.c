@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "comm/watch.h"
 #include "shard/shard_priv.h"
 
 /* All bits set is NaN in f32, f16 and bf16. */
@@ -58,10 +59,16 @@ int64_t az_shard_get_head_rows(const az_shard *shard)
     return shard->head_rows;
 }
 
+static const char *const kinds[AZ_N_UNIT_KINDS] = {[AZ_UNIT_EMBED] = "embedding",
+                                                   [AZ_UNIT_LAYER] = "layer",
+                                                   [AZ_UNIT_NORM] = "norm",
+                                                   [AZ_UNIT_HEAD] = "head"};
+
 void az_shard_gather(az_shard *shard, az_unit_kind kind, int i)
 {
     AZ_ASSERT(shard->open < 0 && i >= 0 && i < shard->count[kind]);
     double begin = az_now();
+    az_watch_mark(shard->comm, kinds[kind], i);
     shard->open = shard->first[kind] + i;
     const az_unit *unit = &shard->units[shard->open];
     const char *mine = shard->held + unit->held_off;

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include "comm/watch.h"
 #include "shard/shard_priv.h"
 
 /* The part of member m that lies in [lo, hi) of its unit, to dest (which stands for lo). */
@@ -27,6 +28,7 @@ az_err az_shard_load(az_shard *shard, const az_tensor_set *set)
     for (int u = 0; u < shard->n_units; u++) {
         const az_unit *unit = &shard->units[u];
         AZ_TRY(az_stop_check());
+        az_watch_mark(shard->comm, "unit", u);
         const size_t lo = rank * unit->slice, hi = lo + unit->slice;
         for (int m = unit->first; m < unit->first + unit->n_members; m++)
             AZ_TRY(load_part(shard->held + unit->held_off, &shard->members[m], lo, hi, set, &fd,

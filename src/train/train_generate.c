@@ -11,6 +11,7 @@
 
 #include <string.h>
 
+#include "comm/watch.h"
 #include "model/block.h"
 #include "train/generate.h"
 #include "train/pass.h"
@@ -361,6 +362,7 @@ az_err az_generate_run(az_generate *generate)
             g->options.opt_progress(sums[DONE], g->prompts->n, sums[TOKENS]);
         if (sums[BAD] > 0 || sums[WORK] == 0)
             break;
+        az_watch_enter(comm, AZ_PHASE_GENERATE, g->stats.passes + 1);
         fill_feed(g, &feed);
         AZ_TRY(az_pass_logits(g->pass, &feed, g->logits));
         draw_tokens(g, feed.n_rows);

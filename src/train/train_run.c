@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "comm/watch.h"
 #include "kern/kern.h"
 #include "store/hdf5.h"
 #include "train/load.h"
@@ -127,6 +128,7 @@ static az_err open_output(run *r)
         AZ_TRY(az_deck_write(&text, r->deck));
         AZ_TRY(az_file_write_atomic(path, text.s, text.len));
     }
+    AZ_TRY(az_watch_set_dir(r->comm, dir));
     AZ_TRY(az_report_init(&r->report, r->deck, r->total_steps,
                           az_schedule_get_steps_per_epoch(r->schedule), r->comm));
 out:
@@ -141,6 +143,7 @@ static az_err evaluate(run *r, int64_t step)
     az_eval_result result;
     if (r->eval == NULL)
         return AZ_OK;
+    az_watch_enter(r->comm, AZ_PHASE_EVAL, step);
     AZ_TRY(az_eval_run(&result, r->eval, r->pass));
     az_report_eval(&r->report, step, &result);
 out:
@@ -176,6 +179,7 @@ static az_err step(run *r, int64_t s)
     az_batch batch;
     const uint64_t seed = (uint64_t)az_deck_int(r->deck, "train.seed");
     const double lr = az_lr_get(&r->lr, s);
+    az_watch_enter(r->comm, AZ_PHASE_STEP, s + 1);
     az_schedule_set_step(r->schedule, s, &info);
     az_optim_begin(r->optim, info.n_micro);
     for (int round = 0; round < info.n_rounds; round++) {
@@ -220,6 +224,7 @@ static az_err write_adapter(run *r)
 {
     az_err err = AZ_OK;
     char *dir = NULL;
+    az_watch_enter(r->comm, AZ_PHASE_SAVE, r->total_steps);
     if (az_comm_rank(r->comm) == 0) {
         dir = az_path_join(az_deck_string(r->deck, "output.dir"), "adapter");
         AZ_TRY(dir != NULL ? AZ_OK : AZ_EENV);
