@@ -46,6 +46,8 @@ typedef struct {
 az_err az_data_load(az_dataset *set, const char *const *files, int n_files,
                     az_tokenizer *opt_tokenizer, const az_data_options *options, az_comm *comm);
 void az_data_fini(az_dataset *set);
+/* A number that stands for all samples: ids, labels, where each begins, their order. Local. */
+uint64_t az_data_hash(const az_dataset *set);
 /* Move a random part of the samples (a function of seed and their number alone; fraction of all,
  * rounded, at least one to either side) to held_out; both stay in file order. Local, same on all
  * ranks. */

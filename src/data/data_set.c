@@ -45,6 +45,15 @@ void az_data_fini(az_dataset *set)
     *set = (az_dataset){0};
 }
 
+uint64_t az_data_hash(const az_dataset *set)
+{
+    const size_t n = (size_t)set->n, tokens = (size_t)set->n_tokens;
+    AZ_ASSERT(set->start[0] == 0 && set->start[n] == set->n_tokens);
+    uint64_t h = az_hash64(set->start, (n + 1) * sizeof *set->start, 0);
+    h = az_hash64(set->ids, tokens * sizeof *set->ids, h);
+    return az_hash64(set->labels, tokens * sizeof *set->labels, h);
+}
+
 /* Copy sample i of from to the end of to, whose arrays have room. from may be to. */
 static void move_sample(az_dataset *to, const az_dataset *from, int64_t i)
 {

@@ -45,6 +45,13 @@ void az_shard_get_layer(const az_shard *shard, az_layer *out_layer);
 /* The piece (or the norm) and its first row. */
 az_view az_shard_get_piece(const az_shard *shard, int64_t *opt_row0);
 void az_shard_release(az_shard *shard);
+/* A number that stands for the model: all its tensors, and what of its config has a part in what is
+ * computed. It is taken while the slices are read, and does not depend on the number of ranks, nor
+ * on how tensors are spread over files. The same on all ranks. Local. */
+uint64_t az_shard_get_fingerprint(const az_shard *shard);
+/* The same number, from the files alone, a piece at a time. Local. */
+az_err az_shard_fingerprint_files(uint64_t *out, const az_config *config, const az_table *table,
+                                  const az_tensor_set *set);
 /* Hash of this rank's slices. Local. */
 uint64_t az_shard_hash(const az_shard *shard);
 /* Bytes of the base on this rank; bytes of the slot that a gathered unit fills; seconds and bytes

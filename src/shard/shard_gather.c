@@ -9,6 +9,16 @@
 /* All bits set is NaN in f32, f16 and bf16. */
 #define POISON 0xff
 
+/* The sums of all ranks become the fingerprint. In halves, so that no sum of signed numbers
+ * overflows. Collective. */
+static void sum_fingerprint(az_shard *shard)
+{
+    int64_t half[2] = {(int64_t)(shard->fingerprint & UINT32_MAX),
+                       (int64_t)(shard->fingerprint >> 32)};
+    az_comm_sum_i64(shard->comm, half, 2);
+    shard->fingerprint = (uint64_t)half[0] + ((uint64_t)half[1] << 32);
+}
+
 az_err az_shard_create(az_shard **out_shard, const az_config *config, const az_table *table,
                        const az_tensor_set *set, az_comm *comm, bool poison)
 {
@@ -31,6 +41,10 @@ az_err az_shard_create(az_shard **out_shard, const az_config *config, const az_t
     shard->stats.slot_bytes = shard->slot != NULL ? shard->slot_bytes : 0;
 out:
     err = az_comm_agree(comm, err);
+    if (err == AZ_OK) {
+        sum_fingerprint(shard);
+        err = az_comm_agree(comm, az_shard_seal(&shard->fingerprint, config, table, set));
+    }
     if (err != AZ_OK)
         az_shard_destroy(shard);
     else
@@ -130,6 +144,11 @@ az_view az_shard_get_piece(const az_shard *shard, int64_t *opt_row0)
     if (opt_row0 != NULL)
         *opt_row0 = m->row0;
     return view_of(shard, m);
+}
+
+uint64_t az_shard_get_fingerprint(const az_shard *shard)
+{
+    return shard->fingerprint;
 }
 
 uint64_t az_shard_hash(const az_shard *shard)

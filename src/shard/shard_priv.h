@@ -5,6 +5,8 @@
 #include "shard/shard.h"
 
 #define AZ_SHARD_ALIGN 64
+/* Bytes that are read and hashed at a time, so that they are still in the cache. */
+enum { AZ_SHARD_CHUNK = 1 << 20 };
 
 /* Rows [row0, row0 + rows) of one tensor, at an offset within its unit. */
 typedef struct {
@@ -40,11 +42,26 @@ struct az_shard {
     int open;         /* the gathered unit, -1: none */
     const char *data; /* its bytes */
     az_shard_stats stats;
+    uint64_t fingerprint; /* while loading: the sum of this rank's blocks */
 };
 
 /* Cut the model into units with offsets and slices. Local. */
 az_err az_shard_cut(az_shard *shard, const az_table *table, const az_tensor_set *set);
-/* Read this rank's slices from the files. Local. */
+/* Read this rank's slices from the files, and add the hashes of their blocks to the fingerprint.
+ * Local. */
 az_err az_shard_load(az_shard *shard, const az_tensor_set *set);
+
+/* ---- the fingerprint (shard_fingerprint.c) */
+
+/* The seed of a tensor's blocks. Local. */
+az_err az_shard_seed_tensor(uint64_t *out_seed, const az_weight *weight, const az_tensor *tensor);
+/* Add the hashes of the blocks that begin in bytes [start, start + bytes) of the tensor, which are
+ * at data. What the last of them lacks is read. Local. */
+az_err az_shard_hash_blocks(uint64_t *io_sum, uint64_t seed, const char *data, int64_t start,
+                            int64_t bytes, const az_tensor *tensor, const az_tensor_set *set,
+                            int *io_fd, int *io_file);
+/* From the sum over all blocks to the fingerprint. Local. */
+az_err az_shard_seal(uint64_t *io_sum, const az_config *config, const az_table *table,
+                     const az_tensor_set *set);
 
 #endif

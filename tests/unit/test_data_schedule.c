@@ -394,6 +394,37 @@ static void test_split(void **state)
     az_data_fini(&set);
 }
 
+/* The hash of a dataset: each id, label and beginning of a sample, and nothing else. */
+static void test_hash(void **state)
+{
+    (void)state;
+    az_dataset set, out, same;
+    make_random_set(&set, 9, 4);
+    make_random_set(&same, 9, 4);
+    const uint64_t h = az_data_hash(&set);
+    same.n_cut = 3;
+    assert_true(az_data_hash(&same) == h);
+    for (int64_t t = 0; t < set.n_tokens; t++) {
+        set.ids[t] ^= 1;
+        assert_true(az_data_hash(&set) != h);
+        set.ids[t] ^= 1;
+        set.labels[t] ^= 1;
+        assert_true(az_data_hash(&set) != h);
+        set.labels[t] ^= 1;
+    }
+    for (int64_t i = 1; i < set.n; i++) {
+        set.start[i]++;
+        assert_true(az_data_hash(&set) != h);
+        set.start[i]--;
+    }
+    assert_true(az_data_hash(&set) == h);
+    assert_int_equal(az_data_split(&set, &out, 0.5, 1), AZ_OK);
+    assert_true(az_data_hash(&set) != h && az_data_hash(&set) != az_data_hash(&out));
+    az_data_fini(&set);
+    az_data_fini(&out);
+    az_data_fini(&same);
+}
+
 static az_err create_once(void *context)
 {
     az_schedule *s;
@@ -429,7 +460,7 @@ int main(void)
         cmocka_unit_test(test_ranks),     cmocka_unit_test(test_budget),
         cmocka_unit_test(test_limits),    cmocka_unit_test(test_deal),
         cmocka_unit_test(test_any_order), cmocka_unit_test(test_split),
-        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_hash),      cmocka_unit_test(test_memory),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     return failed != 0 || az_mem_get_total().blocks != 0;
