@@ -27,6 +27,13 @@ int az_comm_node_size(const az_comm *comm);
 int az_comm_node_rank(const az_comm *comm);
 /* Copy the world's MPI_Comm to *out_mpi_comm, for the one library that takes it: parallel HDF5. */
 void az_comm_get_mpi(const az_comm *comm, void *out_mpi_comm);
+/* Whether there is an MPI behind it; without one there is a single rank. */
+bool az_comm_has_mpi(const az_comm *comm);
+/* Make an MPI_Info of n hints "name=value" for the same library, or MPI_INFO_NULL of none; what is
+ * no hint is refused. Local. */
+az_err az_comm_create_info(void *out_mpi_info, const az_comm *comm, const char *const *hints,
+                           int n);
+void az_comm_destroy_info(void *mpi_info);
 /* Version line of the MPI library. */
 const char *az_comm_library(void);
 

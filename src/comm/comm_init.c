@@ -3,6 +3,7 @@
 
 #include "comm/comm_priv.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -168,6 +169,52 @@ void az_comm_get_mpi(const az_comm *comm, void *out_mpi_comm)
 {
     const MPI_Comm world = comm->alone ? MPI_COMM_SELF : comm->world;
     memcpy(out_mpi_comm, &world, sizeof world);
+}
+
+bool az_comm_has_mpi(const az_comm *comm)
+{
+    return !comm->alone;
+}
+
+static az_err add_hint(MPI_Info info, const char *hint)
+{
+    char name[MPI_MAX_INFO_KEY + 1];
+    const char *equal = strchr(hint, '=');
+    if (equal == NULL || equal == hint || equal[1] == '\0')
+        return az_fail(AZ_EINPUT, "MPI-IO hint '%.200s': \"name=value\" was expected", hint);
+    if (equal - hint >= MPI_MAX_INFO_KEY || strlen(equal + 1) >= MPI_MAX_INFO_VAL)
+        return az_fail(AZ_EINPUT,
+                       "MPI-IO hint '%.200s': this MPI takes names of %d and values of %d "
+                       "characters at most",
+                       hint, MPI_MAX_INFO_KEY - 1, MPI_MAX_INFO_VAL - 1);
+    snprintf(name, sizeof name, "%.*s", (int)(equal - hint), hint);
+    if (info != MPI_INFO_NULL)
+        MPI_Info_set(info, name, equal + 1);
+    return AZ_OK;
+}
+
+az_err az_comm_create_info(void *out_mpi_info, const az_comm *comm, const char *const *hints, int n)
+{
+    az_err err = AZ_OK;
+    MPI_Info info = MPI_INFO_NULL;
+    if (n > 0 && !comm->alone)
+        MPI_Info_create(&info);
+    for (int i = 0; i < n; i++)
+        AZ_TRY(add_hint(info, hints[i]));
+out:
+    memcpy(out_mpi_info, &info, sizeof info);
+    if (err != AZ_OK)
+        az_comm_destroy_info(out_mpi_info);
+    return err;
+}
+
+void az_comm_destroy_info(void *mpi_info)
+{
+    MPI_Info info;
+    memcpy(&info, mpi_info, sizeof info);
+    if (info != MPI_INFO_NULL)
+        MPI_Info_free(&info);
+    memcpy(mpi_info, &info, sizeof info);
 }
 
 const char *az_comm_library(void)

@@ -4,9 +4,10 @@
  *
  * The arrays of a set are consecutive pieces of one flat sequence of f32 (the adapter's flat
  * buffer); each rank owns a range of that sequence, cut anywhere. Datasets are contiguous,
- * allocated early, not filled: each owner writes its range independently, and a reader needs no
- * more than the place of a dataset in the file, so that only one rank has to look into the
- * structure.
+ * allocated early, not filled. Rank 0 makes the structure; then all ranks open the file and each
+ * owner writes its range independently, so that the file is the same, byte for byte, however many
+ * ranks write it. A reader needs no more than the place of a dataset in the file, so that only one
+ * rank has to look into the structure.
  *
  * A file is written under a temporary name: arrays, texts, attributes; then the attribute
  * "complete" of the root group; flush, close; every rank syncs the file; all agree; rename; the
