@@ -29,7 +29,7 @@ static az_err open_job(job *j)
     az_err err;
     az_pass_limits limits;
     const char *adapter = az_deck_string(j->deck, "eval.adapter");
-    AZ_TRY(az_engine_open(&j->engine, j->deck, adapter != NULL ? AZ_ADAPTER_DIR : AZ_ADAPTER_NONE,
+    AZ_TRY(az_engine_open(&j->engine, j->deck, adapter != NULL ? AZ_ADAPTER_PATH : AZ_ADAPTER_NONE,
                           adapter, j->comm));
     err = az_engine_open_tokenizer(&j->tokenizer, j->deck);
     AZ_TRY(az_comm_agree(j->comm, err));

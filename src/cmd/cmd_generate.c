@@ -103,7 +103,7 @@ static az_err open_job(job *j)
     j->output = az_deck_string(d, "generate.output");
     err = check_keys(j);
     AZ_TRY(az_comm_agree(j->comm, err));
-    AZ_TRY(az_engine_open(&j->engine, d, adapter != NULL ? AZ_ADAPTER_DIR : AZ_ADAPTER_NONE,
+    AZ_TRY(az_engine_open(&j->engine, d, adapter != NULL ? AZ_ADAPTER_PATH : AZ_ADAPTER_NONE,
                           adapter, j->comm));
     AZ_TRY(open_tokenizer(j));
     const az_prompts_options read = {.opt_text = az_deck_string(d, "generate.prompt"),

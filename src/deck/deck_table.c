@@ -376,7 +376,8 @@ const az_key az_keys[] = {
     {.name = "eval.adapter",
      .type = AZ_TYPE_PATH,
      .absent = "the base model alone",
-     .text = "PEFT directory that `adze eval` puts on the base model.",
+     .text = "Adapter that `adze eval` puts on the base model: a PEFT directory, or a file of adze "
+             "(a checkpoint, adapter.h5).",
      .resume = true},
 
     /* ---- generate */
@@ -419,7 +420,9 @@ const az_key az_keys[] = {
     {.name = "generate.adapter",
      .type = AZ_TYPE_PATH,
      .absent = "the base model alone",
-     .text = "PEFT directory that `adze generate` puts on the base model.",
+     .text =
+         "Adapter that `adze generate` puts on the base model: a PEFT directory, or a file of adze "
+         "(a checkpoint, adapter.h5).",
      .resume = true},
     {.name = "generate.seed",
      .type = AZ_TYPE_INT,

@@ -8,6 +8,7 @@
 #define AZ_LORA_LORA_H
 
 #include "base/base.h"
+#include "store/h5.h"
 #include "store/peft.h"
 
 /* A linear module that could be adapted, as the model lists them. */
@@ -52,9 +53,15 @@ void az_lora_fill(float *flat, const az_lora *lora, const az_peft_config *config
 /* Read DIR/adapter_model.safetensors (f32, f16, bf16) into the flat buffer; missing, unexpected and
  * wrongly shaped tensors are all named in one message; numbers that are not finite are refused. */
 az_err az_lora_read(float *flat, const az_lora *lora, const char *dir);
+/* The adapter's tensors as PEFT names them, in the order of the flat buffer, [2 * n_pairs]. */
+az_err az_lora_list_arrays(az_h5_array **out_arrays, const az_lora *lora);
+void az_lora_free_arrays(az_h5_array *opt_arrays, const az_lora *lora);
 /* Append the adapter_config.json that belongs to lora, made of config: its targets in PEFT's own
  * terms. */
 az_err az_lora_add_config(az_str *out, const az_lora *lora, const az_peft_config *config);
+/* Numbers that are not finite are refused. opt_path: where they were read; NULL: they were to be
+ * written. */
+az_err az_lora_check_finite(const float *flat, const az_lora *lora, const char *opt_path);
 /* Before hours of training: whether az_lora_write will find a place in dir, as far as can be known.
  */
 az_err az_lora_check_place(const az_lora *lora, const char *dir);

@@ -20,67 +20,64 @@
 
 /* ---- reading */
 
-/* Tensor k of an adapter: A of pair k / 2, or its B. */
-typedef struct {
-    char *key;
-    int64_t rows, cols, off; /* off: in the flat buffer */
-} slot;
-
-static az_err make_slots(slot **out_slots, const az_lora *lora)
+az_err az_lora_list_arrays(az_h5_array **out_arrays, const az_lora *lora)
 {
     az_err err;
-    AZ_TRY(AZ_NEW(*out_slots, 2 * (size_t)lora->n_pairs, "adapter file"));
+    az_h5_array *arrays = NULL;
+    AZ_TRY(AZ_NEW(arrays, 2 * (size_t)lora->n_pairs, "adapter file"));
     for (int k = 0; k < lora->n_pairs; k++) {
         const az_pair *p = &lora->pairs[k];
         const az_linear *x = &lora->linears[p->linear];
-        slot *s = *out_slots + 2 * k;
-        s[0] = (slot){az_peft_key(x->path, 'A'), p->R, x->in, p->a_off};
-        s[1] = (slot){az_peft_key(x->path, 'B'), x->out, p->R, p->b_off};
-        if (s[0].key == NULL || s[1].key == NULL)
-            return AZ_EENV;
+        az_h5_array *a = arrays + 2 * k;
+        a[0] = (az_h5_array){az_peft_key(x->path, 'A'), p->R, x->in, p->a_off};
+        a[1] = (az_h5_array){az_peft_key(x->path, 'B'), x->out, p->R, p->b_off};
+        AZ_TRY(a[0].name != NULL && a[1].name != NULL ? AZ_OK : AZ_EENV);
     }
+    *out_arrays = arrays;
+    arrays = NULL;
 out:
+    az_lora_free_arrays(arrays, lora);
     return err;
 }
 
-static void free_slots(slot *slots, const az_lora *lora)
+void az_lora_free_arrays(az_h5_array *opt_arrays, const az_lora *lora)
 {
-    for (int k = 0; slots != NULL && k < 2 * lora->n_pairs; k++)
-        az_free(slots[k].key);
-    az_free(slots);
+    for (int k = 0; opt_arrays != NULL && k < 2 * lora->n_pairs; k++)
+        az_free((void *)(uintptr_t)opt_arrays[k].name);
+    az_free(opt_arrays);
 }
 
-static az_err check_slot(az_faults *faults, const slot *s, const az_tensor *t)
+static az_err check_array(az_faults *faults, const az_h5_array *a, const az_tensor *t)
 {
     if (t == NULL)
         return az_faults_add(faults, "%s is missing: expected shape [%" PRId64 ", %" PRId64 "]",
-                             s->key, s->rows, s->cols);
+                             a->name, a->rows, a->cols);
     if (t->dtype < 0)
-        return az_faults_add(faults, "%s has type %s, expected F32, F16 or BF16", s->key,
+        return az_faults_add(faults, "%s has type %s, expected F32, F16 or BF16", a->name,
                              t->dtype_name);
-    if (t->n_dims == 2 && t->shape[0] == s->rows && t->shape[1] == s->cols)
+    if (t->n_dims == 2 && t->shape[0] == a->rows && t->shape[1] == a->cols)
         return AZ_OK;
     az_err err;
     az_str shape = {0};
     AZ_TRY(az_store_add_shape(&shape, t));
-    AZ_TRY(az_faults_add(faults, "%s has shape %s, expected [%" PRId64 ", %" PRId64 "]", s->key,
-                         shape.s, s->rows, s->cols));
+    AZ_TRY(az_faults_add(faults, "%s has shape %s, expected [%" PRId64 ", %" PRId64 "]", a->name,
+                         shape.s, a->rows, a->cols));
 out:
     az_str_fini(&shape);
     return err;
 }
 
-static az_err check_tensors(const az_tensor_set *set, const slot *slots, int n_slots)
+static az_err check_tensors(const az_tensor_set *set, const az_h5_array *arrays, int n)
 {
     az_err err;
     az_faults faults = {0};
     bool *used = NULL;
     AZ_TRY(AZ_NEW(used, (size_t)set->n_tensors, "adapter file"));
-    for (int k = 0; k < n_slots; k++) {
-        const az_tensor *t = az_store_find(set, slots[k].key);
+    for (int k = 0; k < n; k++) {
+        const az_tensor *t = az_store_find(set, arrays[k].name);
         if (t != NULL)
             used[t - set->tensors] = true;
-        AZ_TRY(check_slot(&faults, &slots[k], t));
+        AZ_TRY(check_array(&faults, &arrays[k], t));
     }
     for (int64_t i = 0; i < set->n_tensors; i++)
         if (!used[i])
@@ -101,23 +98,23 @@ static bool is_finite(const float *x, int64_t n)
     return true;
 }
 
-static az_err read_tensors(float *flat, const az_tensor_set *set, const slot *slots, int n_slots)
+static az_err read_tensors(float *flat, const az_tensor_set *set, const az_h5_array *arrays, int n)
 {
     az_err err = AZ_OK;
     int fd = -1, file = -1;
     char *bytes = NULL;
     int64_t most = 0;
-    for (int k = 0; k < n_slots; k++)
-        most = az_max_i64(most, az_store_find(set, slots[k].key)->bytes);
+    for (int k = 0; k < n; k++)
+        most = az_max_i64(most, az_store_find(set, arrays[k].name)->bytes);
     AZ_TRY(AZ_NEW(bytes, (size_t)most, "adapter file"));
-    for (int k = 0; k < n_slots; k++) {
-        const az_tensor *t = az_store_find(set, slots[k].key);
+    for (int k = 0; k < n; k++) {
+        const az_tensor *t = az_store_find(set, arrays[k].name);
         AZ_TRY(az_store_read(bytes, set, t, 0, t->bytes, &fd, &file));
-        const int64_t n = slots[k].rows * slots[k].cols;
-        az_widen(flat + slots[k].off, bytes, (az_dtype)t->dtype, (size_t)n);
-        if (!is_finite(flat + slots[k].off, n)) {
+        const int64_t size = arrays[k].rows * arrays[k].cols;
+        az_widen(flat + arrays[k].off, bytes, (az_dtype)t->dtype, (size_t)size);
+        if (!is_finite(flat + arrays[k].off, size)) {
             err = az_fail(AZ_EINPUT, "%s: %s holds numbers that are not finite", set->files[0],
-                          slots[k].key);
+                          arrays[k].name);
             goto out;
         }
     }
@@ -132,13 +129,13 @@ az_err az_lora_read(float *flat, const az_lora *lora, const char *dir)
 {
     az_err err;
     az_tensor_set set = {0};
-    slot *slots = NULL;
+    az_h5_array *arrays = NULL;
     AZ_TRY(az_peft_open_tensors(&set, dir));
-    AZ_TRY(make_slots(&slots, lora));
-    AZ_TRY(check_tensors(&set, slots, 2 * lora->n_pairs));
-    AZ_TRY(read_tensors(flat, &set, slots, 2 * lora->n_pairs));
+    AZ_TRY(az_lora_list_arrays(&arrays, lora));
+    AZ_TRY(check_tensors(&set, arrays, 2 * lora->n_pairs));
+    AZ_TRY(read_tensors(flat, &set, arrays, 2 * lora->n_pairs));
 out:
-    free_slots(slots, lora);
+    az_lora_free_arrays(arrays, lora);
     az_store_close(&set);
     return err;
 }
@@ -248,17 +245,20 @@ az_err az_lora_check_place(const az_lora *lora, const char *dir)
     return az_peft_check_place(dir, lora->n_elements * (int64_t)sizeof(float));
 }
 
-static az_err check_finite(const float *flat, const az_lora *lora)
+az_err az_lora_check_finite(const float *flat, const az_lora *lora, const char *opt_path)
 {
     for (int k = 0; k < lora->n_pairs; k++) {
         const az_pair *p = &lora->pairs[k];
         const az_linear *x = &lora->linears[p->linear];
-        if (!is_finite(flat + p->a_off, p->R * x->in) || !is_finite(flat + p->b_off, p->R * x->out))
-            return az_fail(
-                AZ_EINPUT,
-                "the adapter of %s holds numbers that are not finite; nothing is written "
-                "(a smaller train.learning_rate may help)",
-                x->path);
+        if (is_finite(flat + p->a_off, p->R * x->in) && is_finite(flat + p->b_off, p->R * x->out))
+            continue;
+        if (opt_path != NULL)
+            return az_fail(AZ_EINPUT, "%s: the adapter of %s holds numbers that are not finite",
+                           opt_path, x->path);
+        return az_fail(AZ_EINPUT,
+                       "the adapter of %s holds numbers that are not finite; nothing is written "
+                       "(a smaller train.learning_rate may help)",
+                       x->path);
     }
     return AZ_OK;
 }
@@ -302,21 +302,21 @@ az_err az_lora_write(const float *flat, const az_lora *lora, const az_peft_confi
 {
     az_err err;
     az_str text = {0};
-    slot *slots = NULL;
+    az_h5_array *arrays = NULL;
     az_peft_tensor *tensors = NULL;
     const int n = 2 * lora->n_pairs;
     written w = {flat, lora, dtype};
-    AZ_TRY(check_finite(flat, lora));
+    AZ_TRY(az_lora_check_finite(flat, lora, NULL));
     AZ_TRY(az_lora_add_config(&text, lora, config));
-    AZ_TRY(make_slots(&slots, lora));
+    AZ_TRY(az_lora_list_arrays(&arrays, lora));
     AZ_TRY(AZ_NEW(tensors, (size_t)n, "adapter file"));
     for (int k = 0; k < n; k++)
         tensors[k] =
-            (az_peft_tensor){slots[k].key, slots[k].rows, slots[k].cols, flat + slots[k].off};
+            (az_peft_tensor){arrays[k].name, arrays[k].rows, arrays[k].cols, flat + arrays[k].off};
     AZ_TRY(az_peft_write(dir, text.s, tensors, n, dtype, check_written, &w));
 out:
     az_free(tensors);
-    free_slots(slots, lora);
+    az_lora_free_arrays(arrays, lora);
     az_str_fini(&text);
     return err;
 }

@@ -29,14 +29,14 @@ typedef struct {
 typedef enum {
     AZ_ADAPTER_NONE,
     AZ_ADAPTER_DECK, /* lora.* of the deck, or lora.init_from */
-    AZ_ADAPTER_DIR   /* a PEFT directory as it is */
+    AZ_ADAPTER_PATH  /* a PEFT directory, a checkpoint or adapter.h5, as it is */
 } az_adapter_source;
 
 /* Set run.threads; read config, headers (on one rank, handed on), the adapter, then the base's
- * slices; rank 0 reads an adapter for all. Start from {0}. opt_dir: for AZ_ADAPTER_DIR. Collective.
- */
+ * slices; rank 0 reads an adapter for all, or each its part of a file. Start from {0}. opt_path:
+ * for AZ_ADAPTER_PATH. Collective. */
 az_err az_engine_open(az_engine *engine, const az_deck *deck, az_adapter_source source,
-                      const char *opt_dir, az_comm *comm);
+                      const char *opt_path, az_comm *comm);
 void az_engine_close(az_engine *engine);
 /* The tokenizer that the deck names, else the model's; NULL without a failure if there is none and
  * none was named. Local. */

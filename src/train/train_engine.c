@@ -1,7 +1,9 @@
 /* train/engine: opening a model directory and an adapter on all ranks. */
 #include <config.h>
 
+#include <inttypes.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -122,13 +124,42 @@ out:
     return err;
 }
 
-/* Which adapter there is to be, and room for it. Local; the same on all ranks, as all read the same
- * config. */
-static az_err open_adapter(az_engine *e, const az_deck *deck, const char *opt_dir)
+/* An adapter that is kept somewhere: a directory, or a file, which is opened. */
+typedef struct {
+    const char *path; /* NULL: there is none */
+    az_h5_reader *h5; /* NULL: a directory */
+} kept;
+
+/* Rank 0 looks which it is. Collective. */
+static az_err open_kept(kept *k, az_comm *comm)
+{
+    bool file = k->path != NULL && az_comm_rank(comm) == 0 && az_file_exists(k->path);
+    az_comm_bcast(comm, &file, sizeof file, 0);
+    return file ? az_h5_open(&k->h5, k->path, comm) : AZ_OK;
+}
+
+static az_err config_from_file(az_peft_config *p, const kept *k)
 {
     az_err err;
-    if (opt_dir != NULL) {
-        AZ_TRY(az_peft_read_config(&e->peft, opt_dir));
+    az_str where = {0};
+    const char *text = az_h5_get_text(k->h5, "/adapter_config");
+    if (text == NULL)
+        return az_fail(AZ_EINPUT, "%s: there is no /adapter_config", k->path);
+    AZ_TRY(az_str_add(&where, "%s: /adapter_config", k->path));
+    AZ_TRY(az_peft_parse_config(p, text, where.s));
+out:
+    az_str_fini(&where);
+    return err;
+}
+
+/* Which adapter there is to be, and room for it. Local; the same on all ranks, as all read the same
+ * config. */
+static az_err open_adapter(az_engine *e, const az_deck *deck, const kept *k)
+{
+    az_err err;
+    if (k->path != NULL) {
+        AZ_TRY(k->h5 != NULL ? config_from_file(&e->peft, k)
+                             : az_peft_read_config(&e->peft, k->path));
         if (az_deck_has(deck, "lora.lora_dropout"))
             e->peft.lora_dropout = az_deck_real(deck, "lora.lora_dropout");
     } else {
@@ -143,27 +174,73 @@ out:
     return err;
 }
 
-/* The adapter's values: made on every rank, or read on rank 0 and handed on. Collective. */
-static az_err fill_adapter(az_engine *e, const az_deck *deck, const char *opt_dir)
+/* Each rank reads an equal part of a file's adapter; all get all. Collective. */
+static az_err read_file(az_engine *e, const kept *k)
+{
+    az_err err;
+    const int n_ranks = az_comm_size(e->comm), rank = az_comm_rank(e->comm);
+    const int64_t n = e->lora.n_elements, first = n * rank / n_ranks;
+    const int64_t own = n * (rank + 1) / n_ranks - first;
+    az_h5_array *arrays = NULL;
+    float *part = NULL;
+    size_t *counts = NULL;
+    AZ_TRY(az_lora_list_arrays(&arrays, &e->lora));
+    AZ_TRY(AZ_NEW(part, (size_t)own, "adapter file"));
+    AZ_TRY(AZ_NEW(counts, 2 * (size_t)n_ranks, "adapter file"));
+    for (int i = 0; i < n_ranks; i++) {
+        counts[n_ranks + i] = (size_t)(n * i / n_ranks) * sizeof *part;
+        counts[i] = (size_t)(n * (i + 1) / n_ranks) * sizeof *part - counts[n_ranks + i];
+    }
+out:
+    err = az_comm_agree(e->comm, err);
+    if (err == AZ_OK)
+        err = az_h5_read_arrays(k->h5, "/adapter", arrays, 2 * e->lora.n_pairs, part, first, own);
+    if (err == AZ_OK)
+        az_comm_allgatherv(e->comm, part, e->flat, counts, counts + n_ranks);
+    az_free(counts);
+    az_free(part);
+    az_lora_free_arrays(arrays, &e->lora);
+    return err == AZ_OK ? az_lora_check_finite(e->flat, &e->lora, k->path) : err;
+}
+
+/* The adapter's values: made on every rank, or read and handed on. Collective. */
+static az_err fill_adapter(az_engine *e, const az_deck *deck, const kept *k)
 {
     az_err err = AZ_OK;
-    if (opt_dir == NULL) {
+    if (k->path == NULL) {
         az_lora_fill(e->flat, &e->lora, &e->peft, (uint64_t)az_deck_int(deck, "train.seed"));
         return AZ_OK;
     }
+    if (k->h5 != NULL)
+        return read_file(e, k);
     if (az_comm_rank(e->comm) == 0)
-        err = az_lora_read(e->flat, &e->lora, opt_dir);
+        err = az_lora_read(e->flat, &e->lora, k->path);
     AZ_TRY(az_comm_agree(e->comm, err));
     az_comm_bcast(e->comm, e->flat, (size_t)e->lora.n_elements * sizeof *e->flat, 0);
 out:
     return err;
 }
 
+/* An adapter may be put on another base than it was made with (a later version of it, say), but the
+ * user is to know. Local. */
+static void check_base(const az_engine *e, const kept *k)
+{
+    char now[20];
+    const az_h5_attr *was = az_h5_find_attr(k->h5, "/base", "fingerprint"),
+                     *from = az_h5_find_attr(k->h5, "/base", "path");
+    snprintf(now, sizeof now, "%016" PRIx64, az_shard_get_fingerprint(e->shard));
+    if (was != NULL && was->type == AZ_H5_STRING && strcmp(was->s, now) != 0)
+        az_warn("%s: this adapter was made with another base (fingerprint %s of %s; %s has %s)",
+                k->path, was->s, from != NULL && from->type == AZ_H5_STRING ? from->s : "?",
+                e->model_dir, now);
+}
+
 az_err az_engine_open(az_engine *engine, const az_deck *deck, az_adapter_source source,
-                      const char *opt_dir, az_comm *comm)
+                      const char *opt_path, az_comm *comm)
 {
     az_err err;
-    const char *dir = source == AZ_ADAPTER_DECK ? az_deck_string(deck, "lora.init_from") : opt_dir;
+    kept k = {.path =
+                  source == AZ_ADAPTER_DECK ? az_deck_string(deck, "lora.init_from") : opt_path};
     engine->comm = comm;
     engine->model_dir = az_deck_string(deck, "model.path");
     err = az_kern_start((int)az_deck_int(deck, "run.threads"));
@@ -171,15 +248,20 @@ az_err az_engine_open(az_engine *engine, const az_deck *deck, az_adapter_source 
     AZ_TRY(share_model(engine));
     err = az_table_create(&engine->table, &engine->config, &engine->set);
     AZ_TRY(az_comm_agree(comm, err));
+    if (source != AZ_ADAPTER_NONE)
+        AZ_TRY(open_kept(&k, comm));
     err = az_config_list_linears(&engine->linears, &engine->n_linears, &engine->config);
     if (err == AZ_OK && source != AZ_ADAPTER_NONE)
-        err = open_adapter(engine, deck, dir);
+        err = open_adapter(engine, deck, &k);
     AZ_TRY(az_comm_agree(comm, err));
     if (source != AZ_ADAPTER_NONE)
-        AZ_TRY(fill_adapter(engine, deck, dir));
+        AZ_TRY(fill_adapter(engine, deck, &k));
     AZ_TRY(az_shard_create(&engine->shard, &engine->config, &engine->table, &engine->set, comm,
                            az_deck_bool(deck, "run.poison")));
+    if (k.h5 != NULL)
+        check_base(engine, &k);
 out:
+    az_h5_close(k.h5);
     return err;
 }
 
