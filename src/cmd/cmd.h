@@ -39,5 +39,7 @@ az_cmd_run az_cmd_data;
 az_cmd_run az_cmd_deck;
 az_cmd_run az_cmd_help;
 az_cmd_run az_cmd_inspect;
+az_cmd_run az_cmd_export;
+az_cmd_run az_cmd_verify;
 
 #endif

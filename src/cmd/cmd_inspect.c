@@ -1,5 +1,6 @@
-/* adze inspect: what a safetensors file, a model directory or an adapter directory holds. Reads
- * headers and configurations only. What adze cannot use is listed all the same, with the reason. */
+/* adze inspect: what a safetensors file, a model directory, an adapter directory, a checkpoint or
+ * adapter.h5 holds. Reads headers and configurations only. What adze cannot use is listed all the
+ * same, with the reason. */
 #include <config.h>
 
 #include <ctype.h>
@@ -9,6 +10,7 @@
 
 #include "cmd/cmd.h"
 #include "cmd/inspect.h"
+#include "store/hdf5.h"
 
 static int64_t count_elements(const az_tensor *tensor)
 {
@@ -89,8 +91,7 @@ out:
     return err;
 }
 
-/* A failure that only means "adze cannot use this" becomes the note. */
-static az_err note_failure(az_inspection *found, az_err err)
+az_err az_inspect_note(az_inspection *found, az_err err)
 {
     if (err != AZ_EINPUT)
         return err;
@@ -110,7 +111,7 @@ static az_err inspect_model(az_inspection *found)
     found->has_config = err == AZ_OK;
     if (err == AZ_OK)
         err = az_table_create(&table, &found->config, &found->set);
-    AZ_TRY(note_failure(found, err));
+    AZ_TRY(az_inspect_note(found, err));
 out:
     az_table_fini(&table);
     return err;
@@ -123,7 +124,7 @@ static az_err inspect_adapter(az_inspection *found)
     AZ_TRY(az_peft_open_tensors(&found->set, found->path));
     err = az_peft_read_config(&found->peft, found->path);
     found->has_peft = err == AZ_OK;
-    AZ_TRY(note_failure(found, err));
+    AZ_TRY(az_inspect_note(found, err));
 out:
     return err;
 }
@@ -133,7 +134,9 @@ static az_err inspect_path(az_inspection *found)
     az_err err;
     char *adapter = az_path_join(found->path, "adapter_config.json");
     AZ_TRY(adapter != NULL ? AZ_OK : AZ_EENV);
-    if (!az_dir_exists(found->path)) {
+    if (az_hdf5_is(found->path)) {
+        AZ_TRY(az_inspect_open_h5(found));
+    } else if (!az_dir_exists(found->path)) {
         found->kind = "safetensors";
         AZ_TRY(az_store_open_file(&found->set, found->path));
     } else if (az_file_exists(adapter)) {
@@ -171,8 +174,8 @@ az_err az_cmd_inspect(az_comm *opt_comm, int argc, char **argv)
         }
     }
     if (found.path == NULL) {
-        err = az_fail(AZ_EINPUT, "inspect: a safetensors file, a model directory or an adapter "
-                                 "directory was expected");
+        err = az_fail(AZ_EINPUT, "inspect: a safetensors file, a model directory, an adapter "
+                                 "directory, a checkpoint or adapter.h5 was expected");
         goto out;
     }
     AZ_TRY(inspect_path(&found));
@@ -186,5 +189,7 @@ out:
     az_peft_config_fini(&found.peft);
     az_free(found.order);
     az_store_close(&found.set);
+    az_h5_close(found.h5);
+    az_comm_fini(found.self);
     return err;
 }

@@ -21,8 +21,12 @@ const az_cmd az_cmds[] = {
      "model, data, train, eval"},
     {"deck", false, az_cmd_deck, DECK " [KEY]",
      "print the deck as understood, or the value of one key as plain text, for scripts", NULL},
+    {"export", false, az_cmd_export, "[--dtype f32|bf16] FILE DIR",
+     "write the adapter of a checkpoint or of adapter.h5 as a PEFT directory", NULL},
     {"inspect", false, az_cmd_inspect, "[--json] FILE | DIR",
-     "list a safetensors file, a model directory or an adapter directory", NULL},
+     "list a checkpoint, adapter.h5, a safetensors file, a model or an adapter directory", NULL},
+    {"verify", false, az_cmd_verify, "[--verify-base DIR] FILE | DIR ...",
+     "whether checkpoints, adapters and models are whole; what is damaged is named", NULL},
     {"help", false, az_cmd_help, "[COMMAND | SECTION | KEY | keys]",
      "explain a command, a section of the deck or a key", NULL},
 };

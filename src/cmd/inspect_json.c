@@ -123,6 +123,8 @@ az_err az_inspect_add_json(az_str *out, const az_inspection *found)
         AZ_TRY(add_config(out, &found->config));
     if (found->has_peft)
         AZ_TRY(add_peft(out, &found->peft));
+    if (found->h5 != NULL)
+        AZ_TRY(az_inspect_add_h5_json(out, found));
     AZ_TRY(add_tensors(out, found));
     AZ_TRY(add_totals(out, found));
     AZ_TRY(az_str_add(out, "\n}\n"));

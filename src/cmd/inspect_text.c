@@ -7,8 +7,7 @@
 #include "cmd/inspect.h"
 #include "store/json.h"
 
-/* Names and texts are foreign: control characters would reach the terminal. */
-static az_err add_clean(az_str *out, const char *s)
+az_err az_inspect_add_clean(az_str *out, const char *s)
 {
     for (const unsigned char *c = (const unsigned char *)s; *c != '\0'; c++)
         if (*c < 0x20 || *c == 0x7f)
@@ -51,7 +50,7 @@ static az_err add_tensors(az_str *out, const az_inspection *found)
                           shape.s, w_bytes, (long long)t->bytes, w_offset, (long long)t->offset));
         if (w_file > 0)
             AZ_TRY(az_str_add(out, "%*d  ", w_file, t->file + 1));
-        AZ_TRY(add_clean(out, t->name));
+        AZ_TRY(az_inspect_add_clean(out, t->name));
         AZ_TRY(az_str_add(out, "%s\n", t->alias ? "  (tied: bytes of another tensor)" : ""));
     }
 out:
@@ -116,10 +115,10 @@ static az_err add_names(az_str *out, const char *title, const az_list *list, con
         return AZ_OK;
     AZ_TRY(az_str_add(out, "%-9s  ", title));
     if (opt_regex != NULL)
-        AZ_TRY(add_clean(out, opt_regex));
+        AZ_TRY(az_inspect_add_clean(out, opt_regex));
     for (int i = 0; i < list->n; i++) {
         AZ_TRY(az_str_add(out, "%s", i > 0 ? ", " : ""));
-        AZ_TRY(add_clean(out, list->items[i]));
+        AZ_TRY(az_inspect_add_clean(out, list->items[i]));
     }
     AZ_TRY(az_str_add(out, "\n"));
 out:
@@ -131,14 +130,15 @@ static az_err add_pattern(az_str *out, const char *title, const az_pattern *patt
     az_err err = AZ_OK;
     for (int i = 0; i < pattern->n; i++) {
         AZ_TRY(az_str_add(out, "%-9s  ", i == 0 ? title : ""));
-        AZ_TRY(add_clean(out, pattern->keys[i]));
+        AZ_TRY(az_inspect_add_clean(out, pattern->keys[i]));
         AZ_TRY(az_str_add(out, ": %g\n", pattern->values[i]));
     }
 out:
     return err;
 }
 
-static az_err add_peft(az_str *out, const az_peft_config *c)
+/* with_base: a file of adze says more of it elsewhere. */
+static az_err add_peft(az_str *out, const az_peft_config *c, bool with_base)
 {
     az_err err;
     double scale = c->lora_alpha / (c->use_rslora ? sqrt((double)c->r) : (double)c->r);
@@ -157,9 +157,9 @@ static az_err add_peft(az_str *out, const az_peft_config *c)
     }
     AZ_TRY(add_pattern(out, "ranks", &c->rank_pattern));
     AZ_TRY(add_pattern(out, "alphas", &c->alpha_pattern));
-    if (c->base_model_name_or_path != NULL) {
+    if (with_base && c->base_model_name_or_path != NULL) {
         AZ_TRY(az_str_add(out, "base       "));
-        AZ_TRY(add_clean(out, c->base_model_name_or_path));
+        AZ_TRY(az_inspect_add_clean(out, c->base_model_name_or_path));
         AZ_TRY(az_str_add(out, "\n"));
     }
 out:
@@ -175,20 +175,22 @@ az_err az_inspect_add_text(az_str *out, const az_inspection *found)
         bytes += found->totals[i].bytes;
         n += found->totals[i].n_tensors;
     }
-    AZ_TRY(add_clean(out, found->path));
+    AZ_TRY(az_inspect_add_clean(out, found->path));
     AZ_TRY(az_str_add(out, ": %s, %s tensor%s, %s\n", found->kind, az_format_count(n),
                       n == 1 ? "" : "s", az_format_bytes((double)bytes)));
     if (found->has_config)
         AZ_TRY(add_config(out, &found->config));
     if (found->has_peft)
-        AZ_TRY(add_peft(out, &found->peft));
+        AZ_TRY(add_peft(out, &found->peft, found->h5 == NULL));
+    if (found->h5 != NULL)
+        AZ_TRY(az_inspect_add_h5_text(out, found));
     if (set->metadata != NULL)
         AZ_TRY(az_str_add(out, "metadata   %s\n", set->metadata));
     if (found->note.s != NULL)
         AZ_TRY(az_str_add(out, "unusable   %s\n", found->note.s));
     for (int i = 0; set->n_files > 1 && i < set->n_files; i++) {
         AZ_TRY(az_str_add(out, "file %-4d  ", i + 1));
-        AZ_TRY(add_clean(out, set->files[i]));
+        AZ_TRY(az_inspect_add_clean(out, set->files[i]));
         AZ_TRY(az_str_add(out, "\n"));
     }
     AZ_TRY(add_tensors(out, found));

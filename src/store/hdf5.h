@@ -8,4 +8,8 @@
  * between releases), naming both. *out_version: "1.10.8", static. */
 az_err az_hdf5_check(const char **out_version);
 
+/* Whether path is to be read as an HDF5 file: by its first bytes, or else by its name, so that a
+ * damaged one is called damaged. */
+bool az_hdf5_is(const char *path);
+
 #endif

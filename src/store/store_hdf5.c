@@ -1,10 +1,11 @@
-/* HDF5: release at build time against release at run time. */
+/* HDF5: release at build time against release at run time; what is an HDF5 file. */
 #include <config.h>
 
 #include "store/hdf5.h"
 
 #include <hdf5.h>
 #include <stdio.h>
+#include <string.h>
 
 az_err az_hdf5_check(const char **out_version)
 {
@@ -20,4 +21,18 @@ az_err az_hdf5_check(const char **out_version)
                        "load the module it was built with, or build it again",
                        H5_VERS_MAJOR, H5_VERS_MINOR, H5_VERS_RELEASE, version);
     return AZ_OK;
+}
+
+bool az_hdf5_is(const char *path)
+{
+    static const char magic[8] = "\x89HDF\r\n\x1a\n";
+    char head[sizeof magic];
+    const size_t n = strlen(path);
+    FILE *f = az_file_exists(path) ? fopen(path, "rb") : NULL;
+    if (f == NULL)
+        return false;
+    const bool same =
+        fread(head, 1, sizeof head, f) == sizeof head && memcmp(head, magic, sizeof magic) == 0;
+    fclose(f);
+    return same || (n > 3 && strcmp(path + n - 3, ".h5") == 0);
 }

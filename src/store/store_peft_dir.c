@@ -16,7 +16,6 @@ az_err az_peft_check_place(const char *dir, int64_t bytes)
 {
     az_err err = AZ_OK;
     char *path = NULL;
-    const bool there = az_dir_exists(dir);
     if (az_file_exists(dir))
         return az_fail(AZ_EINPUT, "%s: this is a file, and the adapter needs a directory here",
                        dir);
@@ -30,8 +29,14 @@ az_err az_peft_check_place(const char *dir, int64_t bytes)
         az_free(path);
         path = NULL;
     }
-    AZ_TRY((path = there ? az_strdup(dir, "text") : az_path_dir(dir)) != NULL ? AZ_OK : AZ_EENV);
-    err = az_dir_check_room(path, bytes);
+    AZ_TRY((path = az_strdup(dir, "text")) != NULL ? AZ_OK : AZ_EENV);
+    while (!az_dir_exists(path) && strchr(path, '/') != NULL) { /* it is made with its parents */
+        char *above = az_path_dir(path);
+        AZ_TRY(above != NULL ? AZ_OK : AZ_EENV);
+        az_free(path);
+        path = above;
+    }
+    err = az_dir_check_room(az_dir_exists(path) ? path : ".", bytes);
 out:
     az_free(path);
     return err;
