@@ -1,16 +1,27 @@
-# A Slurm of our own on the loopback interface: munged, slurmctld and one slurmd for each of a few virtual nodes, all
-# of them on this machine. Sourced by the tests, which give the scratch directory in $tmp.
+# A Slurm of our own for the tests: munged, slurmctld and one slurmd for each of a few nodes, all of them on this
+# machine. Sourced by the tests, which give the scratch directory in $tmp.
 #
-#   cluster_lacks                  prints why there can be none here; nothing if there can
-#   cluster_start NODES CPUS       starts it and waits until all nodes are idle; sets SLURM_CONF
+#   cluster_lacks [hosts]          prints why there can be none here; nothing if there can
+#   cluster_start NODES CPUS [hosts]
+#                                  starts it and waits until all nodes are idle; sets SLURM_CONF. Nodes share the
+#                                  loopback interface; as hosts each has a network namespace, a host name, IPC and
+#                                  /dev/shm of its own, so that MPI shares memory within a node and speaks TCP to others
+#   cluster_begin NODES CPUS [hosts]
+#                                  cluster_lacks, cluster_start and the EXIT trap; skips or ends the test
 #   cluster_stop                   ends jobs and daemons; for the EXIT trap
+#   node_kill I                    node I is lost: its slurmd and all processes of jobs on it are killed (hosts only)
 #   job_wait JOB SECONDS           waits for the end of a job; its state, or TIMEOUT, is in $job_end
 #
-# Everything is in $tmp. The daemons stay in the foreground, so that their process ids are known from the start and
-# are the only ones that are ever killed, besides what carries our SLURM_CONF in its environment.
+# cluster_gpus=N gives each node N stand-ins for GPUs. Everything is in $tmp. The daemons stay in the foreground, so that
+# their process ids are known from the start and are the only ones that are ever killed, besides what carries our
+# SLURM_CONF in its environment.
 
 cluster_pids=()
 cluster_munged=
+cluster_net= # of hosts: "10.x.y", the bridge has .254
+cluster_tag=
+cluster_nodes=0
+cluster_gpus=0
 
 cluster_lacks() {
     local p
@@ -29,6 +40,20 @@ cluster_lacks() {
             return
         }
     done
+    [ "${1:-}" != hosts ] || hosts_lack
+}
+
+hosts_lack() {
+    local try=adze-try-$$ why
+    for p in ip nsenter unshare; do
+        command -v "$p" >/dev/null || {
+            echo "no $p here (on Debian: apt-get install iproute2 util-linux)"
+            return
+        }
+    done
+    why=$({ ip netns add "$try" && ip link add "azt$$" type veth peer name eth0 netns "$try" && ip link del "azt$$" &&
+        nsenter --net="/run/netns/$try" unshare --uts --ipc --mount true; } 2>&1) || echo "no network namespaces here: $why"
+    ip netns del "$try" 2>/dev/null
 }
 
 # N ports in a row that nobody listens on; prints the first.
@@ -46,17 +71,18 @@ free_ports() {
 }
 
 cluster_write_conf() {
-    local nodes=$1 cpus=$2 base=$3 host i
+    local nodes=$1 cpus=$2 base=$3 host gres='' i where control=127.0.0.1
     host=$(hostname -s)
+    [ -z "$cluster_net" ] || control=$cluster_net.254
     cat <<CONF
 ClusterName=adze-test
-SlurmctldHost=$host(127.0.0.1)
+SlurmctldHost=$host($control)
 SlurmctldPort=$base
 SlurmdPort=$((base + 1))
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket=$tmp/run/munge.sock,cred_expire=5
+AuthInfo=socket=$tmp/run/munge.sock,cred_expire=3
 CredType=cred/munge
 StateSaveLocation=$tmp/state
 SlurmdSpoolDir=$tmp/spool/%n
@@ -77,12 +103,19 @@ JobAcctGatherType=jobacct_gather/none
 JobCompType=jobcomp/none
 SlurmdParameters=config_overrides
 ReturnToService=2
-KillWait=2
+KillWait=8
 MailProg=/bin/true
 CONF
+    if [ "$cluster_gpus" -gt 0 ]; then
+        echo "GresTypes=gpu"
+        gres="Gres=gpu:$cluster_gpus"
+        for ((i = 0; i < cluster_gpus; i++)); do : >"$tmp/run/gpu$i"; done
+        echo "Name=gpu File=$tmp/run/gpu[0-$((cluster_gpus - 1))]" >"$tmp/gres.conf"
+    fi
     for ((i = 1; i <= nodes; i++)); do
-        echo "NodeName=node$i NodeHostname=$host NodeAddr=127.0.0.1 Port=$((base + 1 + i)) CPUs=$cpus" \
-            "CoresPerSocket=$cpus RealMemory=1000 State=UNKNOWN"
+        where="NodeHostname=$host NodeAddr=127.0.0.1 Port=$((base + 1 + i))"
+        [ -z "$cluster_net" ] || where="NodeAddr=$cluster_net.$i"
+        echo "NodeName=node$i $where CPUs=$cpus CoresPerSocket=$cpus RealMemory=1000 State=UNKNOWN $gres"
     done
     echo "PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP"
 }
@@ -101,12 +134,54 @@ nodes_are_idle() {
     [ "$(sinfo -h -N -o %T 2>/dev/null | grep -cx idle)" = "$1" ]
 }
 
+# A bridge, and for each host a namespace with one end of a cable to it.
+hosts_create() {
+    local nodes=$1 i
+    cluster_tag=$(($$ % 100000))
+    cluster_net=10.$((64 + $$ / 250 % 64)).$(($$ % 250))
+    cp /etc/hosts "$tmp/hosts" && echo "$cluster_net.254 $(hostname -s)" >>"$tmp/hosts"
+    ip link add "azb$cluster_tag" type bridge && ip addr add "$cluster_net.254/24" dev "azb$cluster_tag" &&
+        ip link set "azb$cluster_tag" up || return 1
+    for ((i = 1; i <= nodes; i++)); do
+        echo "$cluster_net.$i node$i" >>"$tmp/hosts"
+        ip netns add "adze-$cluster_tag-$i" &&
+            ip link add "azv$cluster_tag-$i" type veth peer name eth0 netns "adze-$cluster_tag-$i" &&
+            ip link set "azv$cluster_tag-$i" master "azb$cluster_tag" up &&
+            ip -n "adze-$cluster_tag-$i" addr add "$cluster_net.$i/24" dev eth0 &&
+            ip -n "adze-$cluster_tag-$i" link set eth0 up && ip -n "adze-$cluster_tag-$i" link set lo up || return 1
+    done
+}
+
+hosts_destroy() {
+    local i
+    [ -n "$cluster_net" ] || return 0
+    for ((i = 1; i <= cluster_nodes; i++)); do
+        ip link del "azv$cluster_tag-$i"
+        ip netns del "adze-$cluster_tag-$i"
+    done 2>/dev/null
+    ip link del "azb$cluster_tag" 2>/dev/null
+    cluster_net=
+}
+
+# node_run I COMMAND...: in the place of node I, which the shell's process becomes.
+node_run() {
+    local i=$1
+    shift
+    [ -n "$cluster_net" ] || exec "$@"
+    # shellcheck disable=SC2016
+    exec nsenter --net="/run/netns/adze-$cluster_tag-$i" unshare --uts --ipc --mount bash -c '
+        hostname "$0" && mount -t tmpfs tmpfs /dev/shm && mount --bind "$1" /etc/hosts && shift && exec "$@"
+        ' "node$i" "$tmp/hosts" "$@"
+}
+
 cluster_start() {
     local nodes=$1 cpus=$2 base i
+    cluster_nodes=$nodes
     base=$(free_ports $((nodes + 2))) || return 1
     chmod 755 "$tmp"
     mkdir -p "$tmp/state" "$tmp/logs"
     mkdir -p -m 755 "$tmp/run"
+    [ "${3:-}" != hosts ] || hosts_create "$nodes" || return 1
     export SLURM_CONF=$tmp/slurm.conf
     cluster_write_conf "$nodes" "$cpus" "$base" >"$SLURM_CONF"
     (umask 077 && head -c 128 /dev/urandom >"$tmp/run/munge.key")
@@ -120,10 +195,27 @@ cluster_start() {
     cluster_pids+=($!)
     for ((i = 1; i <= nodes; i++)); do
         mkdir -p "$tmp/spool/node$i"
-        slurmd -D -f "$SLURM_CONF" -N "node$i" >"$tmp/logs/slurmd.node$i.out" 2>&1 &
+        node_run "$i" slurmd -D -f "$SLURM_CONF" -N "node$i" >"$tmp/logs/slurmd.node$i.out" 2>&1 &
         cluster_pids+=($!)
     done
     wait_for 30 nodes_are_idle "$nodes"
+}
+
+cluster_begin() {
+    local reason
+    reason=$(cluster_lacks "${3:-}")
+    [ -z "$reason" ] || {
+        echo "$reason"
+        exit 77
+    }
+    PATH=$PATH:/usr/sbin:/sbin
+    trap 'cluster_stop; rm -rf "$tmp"' EXIT
+    trap 'exit 99' INT TERM HUP
+    cluster_start "$@" || {
+        tail -n 5 "$tmp"/logs/*
+        echo "the private Slurm did not start"
+        exit 99
+    }
 }
 
 no_jobs_left() {
@@ -155,6 +247,11 @@ job_leftovers() {
     done
 }
 
+node_kill() {
+    # shellcheck disable=SC2046
+    kill -9 $(ip netns pids "adze-$cluster_tag-$1") 2>/dev/null
+}
+
 cluster_stop() {
     local pid
     [ -n "$cluster_munged" ] || return 0
@@ -167,6 +264,7 @@ cluster_stop() {
         [ "$pid" = "$cluster_munged" ] || kill -9 "$pid" 2>/dev/null
     done
     end_processes "$cluster_munged" # the last one: the others talk through it
+    hosts_destroy
     cluster_pids=() cluster_munged=
 }
 
@@ -176,7 +274,7 @@ job_state() {
 
 job_ended() {
     case $(job_state "$1") in
-    PENDING | CONFIGURING | RUNNING | COMPLETING | '') return 1 ;;
+    PENDING | CONFIGURING | RUNNING | COMPLETING | REQUEUED | '') return 1 ;;
     esac
 }
 

@@ -5,20 +5,7 @@
 . "${srcdir:-.}/tests/runs/lib.sh"
 . "${srcdir:-.}/tests/slurm/cluster.sh"
 
-reason=$(cluster_lacks)
-[ -z "$reason" ] || {
-    echo "$reason"
-    exit 77
-}
-PATH=$PATH:/usr/sbin:/sbin
-trap 'cluster_stop; rm -rf "$tmp"' EXIT
-trap 'exit 99' INT TERM HUP
-
-cluster_start 2 2 || {
-    tail -n 5 "$tmp"/logs/*
-    echo "the private Slurm did not start"
-    exit 99
-}
+cluster_begin 2 2
 
 deck=$src/tests/slurm/smoke.yaml
 adze 1 train "$deck" output.dir="$tmp/alone" || fail "training on one rank without Slurm"
