@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include "cmd/cmd.h"
+#include "store/h5.h"
+#include "store/peft.h"
 #include "tests/mpi/check.h"
 
 /* Allocations tried for a command and a rank, spread evenly over all of them. */
@@ -16,6 +18,7 @@
 static az_comm *comm;
 static char deck[400], prompts[400];
 static char out[] = "output.dir=tests/fault/out-memory";
+static char kept[] = "eval.adapter=tests/fault/out-memory/a.h5";
 static const char adapter[] = "tests/fault/out-memory/adapter";
 
 typedef struct {
@@ -94,6 +97,48 @@ static void try_command(const command *c)
     CHECK(n_ended > n_tries / 2);
 }
 
+/* adapter.h5 for the deck, from the golden adapter. On rank 0. */
+static az_err put_file(const char *src, const char *path)
+{
+    az_err err;
+    az_comm *self = NULL;
+    az_h5_writer *w = NULL;
+    az_h5_times times;
+    az_tensor_set set = {0};
+    az_h5_array arrays[16];
+    float *values = NULL;
+    char dir[400], *config = NULL;
+    size_t bytes;
+    int64_t n = 0;
+    int fd = -1, file = -1;
+    snprintf(dir, sizeof dir, "%s/tests/golden/llama-gqa/adapter", src);
+    AZ_TRY(az_comm_create_self(&self));
+    AZ_TRY(az_peft_open_tensors(&set, dir));
+    CHECK(set.n_tensors <= 16 && set.tensors[0].dtype == AZ_F32);
+    for (int64_t i = 0; i < set.n_tensors && n_failed == 0; i++) {
+        const az_tensor *t = &set.tensors[i];
+        arrays[i] = (az_h5_array){t->name, t->shape[0], t->shape[1], n};
+        AZ_TRY(AZ_GROW(values, (size_t)(n + t->bytes / 4), "adapter"));
+        AZ_TRY(az_store_read(values + n, &set, t, 0, t->bytes, &fd, &file));
+        n += t->bytes / 4;
+    }
+    strcat(dir, "/adapter_config.json");
+    AZ_TRY(az_file_read(&config, &bytes, dir));
+    AZ_TRY(az_h5_create(&w, path, "adapter", 1 << 16, &(az_h5_options){0}, self));
+    AZ_TRY(az_h5_put_arrays(w, "/adapter", arrays, (int)set.n_tensors, AZ_F32, values, 0, n));
+    AZ_TRY(az_h5_put_text(w, "/adapter_config", config));
+    AZ_TRY(az_h5_finish(w, &times));
+out:
+    if (fd >= 0)
+        close(fd);
+    az_h5_destroy(w);
+    az_free(config);
+    az_free(values);
+    az_store_close(&set);
+    az_comm_fini(self);
+    return err;
+}
+
 int main(void)
 {
     const char *src = getenv("srcdir");
@@ -104,13 +149,15 @@ int main(void)
         return 99;
     if (az_comm_rank(comm) == 0 &&
         (az_dir_create("tests/fault/out-memory") != AZ_OK ||
-         az_file_write_atomic(strchr(prompts, '=') + 1, "{\"input_ids\": [1, 2]}\n", 21) != AZ_OK))
+         az_file_write_atomic(strchr(prompts, '=') + 1, "{\"input_ids\": [1, 2]}\n", 21) != AZ_OK ||
+         put_file(src, strchr(kept, '=') + 1) != AZ_OK))
         return 99;
     az_comm_barrier(comm);
     az_log_set_speaker(false);
     const command commands[] = {
         {"train", 3, {out, "train.max_steps=1", "eval.split=0.2"}},
         {"eval", 0, {NULL}},
+        {"eval", 1, {kept}},
         {"generate", 2, {prompts, "generate.max_new_tokens=2"}},
         {"data", 0, {NULL}},
     };
