@@ -15,7 +15,7 @@ typedef struct az_outdir az_outdir;
 /* Make the directory, claim it, and remove what killed runs left half written in it. Refused if
  * another job holds it, naming that job. May wait some seconds, which it says. Collective. */
 az_err az_outdir_open(az_outdir **out_outdir, const char *dir, az_comm *comm);
-/* Give it up. Local, on all ranks. */
+/* Give it up; directories that open made go again if nothing is in them. Local, on all ranks. */
 void az_outdir_close(az_outdir *opt_outdir);
 
 /* Remove what is half written under the names that adze gives such files: DIR/NAME.h5.tmp,

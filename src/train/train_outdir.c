@@ -51,6 +51,7 @@ struct az_outdir {
     int fd; /* -1 on all ranks but 0 */
     az_lock lock;
     bool ours, ticking;
+    size_t there; /* bytes of dir that named a directory before; what follows was made here */
     int ticks;
     az_holder self;
     char text[AZ_HOLDER_BYTES];
@@ -308,11 +309,36 @@ static void touch(void *context)
         return;
 }
 
+/* Bytes of the longest beginning of a path that is a directory. */
+static size_t count_existing(const char *path)
+{
+    char part[PATH_MAX];
+    size_t n = strlen(path);
+    for (; n > 0 && n < sizeof part; n--) {
+        snprintf(part, sizeof part, "%.*s", (int)n, path);
+        if ((path[n] == '/' || path[n] == '\0') && az_dir_exists(part))
+            break;
+    }
+    return n;
+}
+
+/* Directories that were made here and in which nothing was written go again. */
+static void remove_empty(const az_outdir *o)
+{
+    char part[PATH_MAX];
+    for (size_t n = strlen(o->dir); n > o->there && n < sizeof part; n--) {
+        snprintf(part, sizeof part, "%.*s", (int)n, o->dir);
+        if ((o->dir[n] == '/' || o->dir[n] == '\0') && rmdir(part) != 0 && errno != ENOENT)
+            break;
+    }
+}
+
 static az_err open_dir(az_outdir *o, const char *dir)
 {
     az_err err;
     AZ_TRY((o->dir = az_strdup(dir, "text")) != NULL ? AZ_OK : AZ_EENV);
     AZ_TRY((o->path = az_path_join(dir, "lock")) != NULL ? AZ_OK : AZ_EENV);
+    o->there = count_existing(dir);
     AZ_TRY(az_dir_create(dir));
     AZ_TRY(claim(o));
     AZ_TRY(az_watch_set_tick(o->comm, touch, o));
@@ -362,6 +388,8 @@ void az_outdir_close(az_outdir *opt_outdir)
     if (is_still_ours(o))
         unlink(o->path);
     close_file(o);
+    if (o->path != NULL)
+        remove_empty(o);
     az_free(o->path);
     az_free(o->dir);
     az_free(o);

@@ -209,12 +209,19 @@ static void claim_and_end(void **state)
     az_err_clear();
     assert_true(az_file_exists("a/b/lock"));
     az_outdir_close(one);
-    assert_false(az_file_exists("a/b/lock"));
+    assert_false(az_dir_exists("a")); /* as before: nothing was written */
     assert_int_equal(az_outdir_open(&two, "a/b", comm), AZ_OK);
     /* The directory goes away and comes back while it is held: what is there is not ours. */
-    assert_int_equal(system("rm -r a/b && mkdir a/b && echo x >a/b/lock"), 0);
+    assert_int_equal(system("rm -r a/b && mkdir a/b && echo x >a/b/lock && sleep 2.2"), 0);
     az_outdir_close(two);
     assert_true(az_file_exists("a/b/lock"));
+    assert_int_equal(az_dir_create("d/"), AZ_OK);
+    assert_int_equal(az_outdir_open(&one, "d/e/../f//", comm), AZ_OK);
+    assert_int_equal(az_file_write_atomic("d/f/x", "x", 1), AZ_OK);
+    az_outdir_close(one);
+    assert_int_equal(az_outdir_open(&one, "d//", comm), AZ_OK);
+    az_outdir_close(one);
+    assert_true(az_file_exists("d/f/x") && !az_file_exists("d/f/lock"));
     /* A place that cannot be had. */
     assert_int_equal(system("rm a/b/lock && mkdir a/b/lock"), 0);
     assert_int_equal(az_outdir_open(&one, "a/b", comm), AZ_EINPUT);
