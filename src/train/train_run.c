@@ -13,6 +13,7 @@
 #include "kern/kern.h"
 #include "store/hdf5.h"
 #include "train/load.h"
+#include "train/outdir.h"
 #include "train/report.h"
 #include "train/train.h"
 
@@ -20,6 +21,7 @@
 typedef struct {
     const az_deck *deck;
     az_comm *comm;
+    az_outdir *outdir;
     az_engine engine;
     az_dataset train, held_out;
     bool have_eval;
@@ -247,6 +249,7 @@ static void close_run(run *r)
     az_data_fini(&r->train);
     az_engine_close(&r->engine);
     az_free(r->reached);
+    az_outdir_close(r->outdir);
 }
 
 az_err az_train_run(const az_deck *deck, az_comm *comm)
@@ -257,6 +260,7 @@ az_err az_train_run(const az_deck *deck, az_comm *comm)
     const char *hdf5;
     AZ_TRY(az_deck_check(deck, "train"));
     AZ_TRY(az_comm_agree(comm, az_hdf5_check(&hdf5)));
+    AZ_TRY(az_outdir_open(&r.outdir, az_deck_string(deck, "output.dir"), comm));
     AZ_TRY(az_engine_open(&r.engine, deck, AZ_ADAPTER_DECK, NULL, comm));
     AZ_TRY(load_data(&r));
     AZ_TRY(open_schedule(&r));

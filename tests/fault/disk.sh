@@ -19,7 +19,7 @@ limited() {
     [ $code = "$want" ] || fail "$kib KiB: code $code, expected $want"
     [ "$(grep -c '^adze: error: ' "$tmp/log")" = 1 ] || fail "$kib KiB: not one error"
     grep -q 'adze: bug' "$tmp/log" && fail "$kib KiB: a leak"
-    [ -z "$(find "$tmp/out" -name '*tmp*')" ] || fail "$kib KiB: left over: $(find "$tmp/out" -name '*tmp*')"
+    [ -z "$(find "$tmp/out" -name '*tmp*' 2>/dev/null)" ] || fail "$kib KiB: left over: $(find "$tmp/out" -name '*tmp*')"
 }
 timeout 60 ./adze train "$tmp/deck.yaml" output.dir="$tmp/good" train.max_steps=40 >"$tmp/log" 2>&1 || fail "without a limit"
 adapter=$(($(stat -c %s "$tmp/good/adapter/adapter_model.safetensors") / 1024 + 1))
@@ -43,7 +43,7 @@ cmp -s "$tmp/good/adapter/adapter_model.safetensors" "$tmp/out/adapter/adapter_m
 rm -rf "$tmp/out"
 limited 0 3 train.max_steps=2
 grep -q "^adze: error: $tmp/out/run.yaml.*: cannot write: File too large" "$tmp/log" || fail "run.yaml's message"
-[ -z "$(ls "$tmp/out")" ] || fail "something was written all the same"
+[ ! -e "$tmp/out" ] || fail "something was written all the same"
 
 # metrics.jsonl does not fit: said once when it happens, the adapter is whole, the code is 3
 lines=$((4 * metrics * 40 / metrics))
@@ -65,9 +65,9 @@ mkdir "$tmp/small"
 if mount -t tmpfs -o size=16k adze "$tmp/small" 2>/dev/null; then
     trap 'umount "$tmp/small"; rm -rf "$tmp"' EXIT
     ./adze train "$tmp/deck.yaml" output.dir="$tmp/small/out" >"$tmp/log" 2>&1
-    [ $? = 3 ] && grep -q "^adze: error: $tmp/small/out: 16.00 KiB are free on this file system, .* KiB are needed" "$tmp/log" ||
+    [ $? = 3 ] && grep -q "^adze: error: $tmp/small/out: [0-9.]* KiB are free on this file system, .* KiB are needed" "$tmp/log" ||
         fail "a file system that is too small"
-    [ -z "$(ls "$tmp/small/out")" ] || fail "something was written to a file system that is too small"
+    [ ! -e "$tmp/small/out" ] || fail "something was written to a file system that is too small"
 else
     echo "no file system was mounted here: free space was not tested"
 fi
