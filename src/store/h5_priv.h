@@ -35,9 +35,8 @@ struct az_h5_writer {
     char *path, *tmp;
     MPI_Info info;
     bool have_info;
-    bool made;       /* the temporary file is there (on rank 0) */
-    hid_t file;      /* rank 0's, while it works on the structure; -1: closed */
-    hid_t data_file; /* everyone's, while data are written; -1: closed */
+    bool made;  /* the temporary file is there (on rank 0) */
+    hid_t file; /* rank 0's, while it works on the structure; -1: closed */
     az_h5_times times;
 };
 
@@ -70,6 +69,13 @@ void az_h5_drop(hid_t id);
 hid_t az_h5_make_type(az_dtype dtype);
 hid_t az_h5_make_string(size_t size);
 
+/* ---- rank 0's driver (store_h5_disk.c), Local */
+
+/* Set it in a file access list, and forget failures. False after a failure of the library. */
+bool az_h5_disk_start(hid_t access);
+/* The errno of the first call that has failed since then, 0: none. */
+int az_h5_disk_error(void);
+
 /* ---- checksums (store_h5_crc.c) */
 
 /* The arrays that elements [first, first + n_own) touch: [*out_begin, *out_end). Local. */
@@ -98,9 +104,10 @@ az_err az_h5_build_open(az_h5_writer *w, int64_t n_objects);
 az_err az_h5_build_close(az_h5_writer *w);
 /* Reserve the blocks of the file as long as it is now. */
 az_err az_h5_build_reserve(az_h5_writer *w);
-/* Datasets of a set with their CRCs; nothing is written into them. */
-az_err az_h5_build_arrays(az_h5_writer *w, const char *group, const az_h5_array *arrays, int n,
-                          az_dtype dtype, const uint32_t *crcs);
+/* Datasets of a set with their CRCs; nothing is written into them. places[i]: where the bytes of
+ * array i are to lie in the file. */
+az_err az_h5_build_arrays(az_h5_writer *w, int64_t *places, const char *group,
+                          const az_h5_array *arrays, int n, az_dtype dtype, const uint32_t *crcs);
 /* A dataset with its content and CRC. */
 az_err az_h5_build_text(az_h5_writer *w, const char *path, const char *text);
 az_err az_h5_build_table(az_h5_writer *w, const char *path, const int64_t *values, int64_t rows,

@@ -19,7 +19,7 @@
 #include "store/h5_priv.h"
 
 /* Metadata of one object, about; larger than one of these: data begin at a page. */
-#define OBJECT_BYTES 1024
+#define OBJECT_BYTES 512
 #define META_BLOCK_MOST ((hsize_t)1 << 20)
 #define ALIGN_FROM 65536
 #define ALIGN_TO 4096
@@ -55,7 +55,8 @@ static hid_t make_access(hsize_t meta_block)
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     if (access < 0)
         return access;
-    if (H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V18) < 0 ||
+    if (!az_h5_disk_start(access) ||
+        H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V18) < 0 ||
         H5Pset_meta_block_size(access, meta_block) < 0 ||
         H5Pset_alignment(access, ALIGN_FROM, ALIGN_TO) < 0 ||
         H5Pset_fclose_degree(access, H5F_CLOSE_STRONG) < 0) {
@@ -94,7 +95,7 @@ static az_err add_root_attrs(az_h5_writer *w, const char *kind)
 az_err az_h5_build_create(az_h5_writer *w, const char *kind, int64_t bytes)
 {
     az_err err;
-    hid_t access = make_access(OBJECT_BYTES * 8), layout = H5Pcreate(H5P_FILE_CREATE);
+    hid_t access = make_access(OBJECT_BYTES * 4), layout = H5Pcreate(H5P_FILE_CREATE);
     if (access < 0 || layout < 0 || H5Pset_obj_track_times(layout, false) < 0) {
         err = az_h5_fail(AZ_EENV, w->tmp, "create", NULL);
         goto out;
@@ -121,7 +122,7 @@ out:
 az_err az_h5_build_open(az_h5_writer *w, int64_t n_objects)
 {
     az_err err = AZ_OK;
-    const hsize_t meta = (hsize_t)az_max_i64(n_objects, 8) * OBJECT_BYTES;
+    const hsize_t meta = (hsize_t)az_max_i64(n_objects, 4) * OBJECT_BYTES;
     if (w->file >= 0)
         return AZ_OK;
     hid_t access = make_access(meta < META_BLOCK_MOST ? meta : META_BLOCK_MOST);
@@ -137,17 +138,14 @@ az_err az_h5_build_close(az_h5_writer *w)
         return AZ_OK;
     const hid_t file = w->file;
     w->file = -1; /* not tried twice */
-    return H5Fclose(file) < 0 ? az_h5_fail(AZ_EENV, w->tmp, "write", NULL) : AZ_OK;
+    if (H5Fclose(file) < 0 || az_h5_disk_error() != 0)
+        return az_h5_fail(AZ_EENV, w->tmp, "write", NULL);
+    return az_file_size(&w->times.bytes, w->tmp);
 }
 
 az_err az_h5_build_reserve(az_h5_writer *w)
 {
-    int64_t bytes = 0;
-    az_err err;
-    AZ_TRY(az_file_size(&bytes, w->tmp));
-    AZ_TRY(reserve(w->tmp, bytes));
-out:
-    return err;
+    return reserve(w->tmp, w->times.bytes);
 }
 
 /* ---- groups and attributes */
@@ -270,64 +268,82 @@ static hid_t make_layout(void)
     return how;
 }
 
-/* A dataset [rows, cols], or a scalar one for rows < 0, with its CRC, and its content if there is
- * any. */
-static az_err add_dataset(az_h5_writer *w, hid_t group, const char *name, hid_t type, hid_t how,
-                          int64_t rows, int64_t cols, const void *opt_content, uint32_t crc)
+/* What a dataset is to be: [rows, cols], or a scalar for rows < 0. */
+typedef struct {
+    const char *name;
+    hid_t type, how;
+    int64_t rows, cols;
+    uint32_t crc;
+} plan;
+
+/* A dataset with its CRC, and its content if there is any. *out_place: where its bytes lie. */
+static az_err add_dataset(az_h5_writer *w, int64_t *out_place, hid_t group, const plan *p,
+                          const void *opt_content)
 {
     az_err err = AZ_OK;
-    const hsize_t size[2] = {(hsize_t)rows, (hsize_t)cols};
-    hid_t set = -1, space = rows < 0 ? H5Screate(H5S_SCALAR) : H5Screate_simple(2, size, NULL);
-    if (space >= 0 && type >= 0 && how >= 0)
-        set = H5Dcreate2(group, name, type, space, H5P_DEFAULT, how, H5P_DEFAULT);
+    const hsize_t size[2] = {(hsize_t)p->rows, (hsize_t)p->cols};
+    hid_t set = -1, space = p->rows < 0 ? H5Screate(H5S_SCALAR) : H5Screate_simple(2, size, NULL);
+    if (space >= 0 && p->type >= 0 && p->how >= 0)
+        set = H5Dcreate2(group, p->name, p->type, space, H5P_DEFAULT, p->how, H5P_DEFAULT);
     if (set < 0) {
-        err = az_h5_fail(AZ_EENV, w->tmp, "make dataset", name);
+        err = az_h5_fail(AZ_EENV, w->tmp, "make dataset", p->name);
         goto out;
     }
-    AZ_TRY(add_crc(w, set, crc));
-    if (opt_content != NULL && H5Dwrite(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, opt_content) < 0)
-        err = az_h5_fail(AZ_EENV, w->tmp, "write dataset", name);
+    *out_place = (int64_t)H5Dget_offset(set);
+    AZ_TRY(add_crc(w, set, p->crc));
+    if (opt_content != NULL &&
+        H5Dwrite(set, p->type, H5S_ALL, H5S_ALL, H5P_DEFAULT, opt_content) < 0)
+        err = az_h5_fail(AZ_EENV, w->tmp, "write dataset", p->name);
 out:
     az_h5_drop(set);
     az_h5_drop(space);
     return err;
 }
 
-az_err az_h5_build_arrays(az_h5_writer *w, const char *group, const az_h5_array *arrays, int n,
-                          az_dtype dtype, const uint32_t *crcs)
+az_err az_h5_build_arrays(az_h5_writer *w, int64_t *places, const char *group,
+                          const az_h5_array *arrays, int n, az_dtype dtype, const uint32_t *crcs)
 {
     az_err err;
-    const hid_t type = az_h5_make_type(dtype), how = make_layout();
+    plan p = {.type = az_h5_make_type(dtype), .how = make_layout()};
     hid_t id = -1;
     AZ_TRY(open_group(&id, w, group));
     for (int i = 0; i < n; i++) {
         AZ_ASSERT(strchr(arrays[i].name, '/') == NULL);
-        AZ_TRY(add_dataset(w, id, arrays[i].name, type, how, arrays[i].rows, arrays[i].cols, NULL,
-                           crcs[i]));
+        p.name = arrays[i].name;
+        p.rows = arrays[i].rows;
+        p.cols = arrays[i].cols;
+        p.crc = crcs[i];
+        AZ_TRY(add_dataset(w, &places[i], id, &p, NULL));
+        AZ_ASSERT(places[i] > 0 || p.rows * p.cols == 0);
     }
 out:
     az_h5_drop(id);
-    az_h5_drop(how);
-    az_h5_drop(type);
+    az_h5_drop(p.how);
+    az_h5_drop(p.type);
     return err;
 }
 
-/* A dataset alone: path is its group and its name. */
+/* A dataset alone, with its content; path is its group and its name. */
 static az_err build_one(az_h5_writer *w, const char *path, hid_t type, int64_t rows, int64_t cols,
                         const void *content, size_t bytes)
 {
     az_err err;
-    const hid_t how = make_layout();
+    const plan p = {.name = strrchr(path, '/') + 1,
+                    .type = type,
+                    .how = make_layout(),
+                    .rows = rows,
+                    .cols = cols,
+                    .crc = az_crc32(0, content, bytes)};
+    int64_t place;
     hid_t id = -1;
     char *dir = az_path_dir(path);
-    const char *name = strrchr(path, '/') + 1;
     AZ_TRY(dir != NULL ? AZ_OK : AZ_EENV);
     AZ_TRY(open_group(&id, w, dir));
-    err = add_dataset(w, id, name, type, how, rows, cols, content, az_crc32(0, content, bytes));
+    AZ_TRY(add_dataset(w, &place, id, &p, content));
 out:
     az_free(dir);
     az_h5_drop(id);
-    az_h5_drop(how);
+    az_h5_drop(p.how);
     return err;
 }
 

@@ -22,20 +22,22 @@ void az_h5_start(void)
 }
 
 /* The part of a driver's message that says why: sec2 gives "..., errno = 28, error message = 'No
- * space left on device', ..."; MPI's text ends in the system's words. */
+ * space left on device', ..."; MPI-IO's text has lines "FUNCTION(LINE): what", innermost last. */
 static void take_reason(char *out, size_t size, const char *text)
 {
-    static const char mark[] = "error message = '", mpi[] = "MPI error string is '";
-    const char *at = strstr(text, mark), *end;
-    if (at != NULL)
+    static const char mark[] = "error message = '", line[] = "): ";
+    const char *at = strstr(text, mark), *end = text + strlen(text);
+    if (at != NULL) {
         at += sizeof mark - 1;
-    else if ((at = strstr(text, mpi)) != NULL)
-        at += sizeof mpi - 1;
-    end = at != NULL ? strchr(at, '\'') : NULL;
-    if (end != NULL)
-        snprintf(out, size, "%.*s", (int)(end - at), at);
-    else
-        snprintf(out, size, "%s", text);
+        end = at + strcspn(at, "'");
+    } else {
+        at = text;
+        for (const char *next; (next = strstr(at, line)) != NULL;)
+            at = next + sizeof line - 1;
+    }
+    while (end > at && (end[-1] == '\n' || end[-1] == ' ' || end[-1] == '\''))
+        end--;
+    snprintf(out, size, "%.*s", (int)(end - at), at);
 }
 
 typedef struct {
@@ -60,6 +62,8 @@ const char *az_h5_reason(void)
 {
     static reason r;
     r = (reason){0};
+    if (az_h5_disk_error() != 0)
+        return strerror(az_h5_disk_error());
     H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, see_message, &r);
     if (r.text[0] == '\0')
         snprintf(r.text, sizeof r.text, "HDF5 does not say why");

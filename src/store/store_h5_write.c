@@ -1,7 +1,8 @@
-/* h5: writing. The structure of each part is made by rank 0, then all ranks open the file with
- * parallel HDF5 and each writes its own range of each array, independently. No rank changes
- * metadata while several have the file open, so that a write that fails on one rank leaves nobody
- * waiting inside the library: the ranks agree behind it. */
+/* h5: writing. Rank 0 makes the structure of a set, then all ranks open the file with parallel
+ * HDF5's driver for MPI-IO, and each writes its own range, independently, to the places where the
+ * datasets are. The driver is used without the layers above it: they write metadata when a file is
+ * closed and read them when it is opened, with all ranks waiting for each other inside, so that a
+ * call that fails on one rank would leave the others there for ever. */
 #include <config.h>
 
 #include <errno.h>
@@ -9,9 +10,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "store/h5_priv.h"
+
+#if H5_VERSION_GE(1, 13, 0)
+#include <H5FDdevelop.h>
+#endif
 
 /* Values narrowed in one go. */
 #define PIECE ((int64_t)1 << 19)
@@ -85,7 +91,7 @@ az_err az_h5_create(az_h5_writer **out_writer, const char *path, const char *kin
     az_h5_start();
     err = AZ_NEW(w, 1, "checkpoint");
     if (err == AZ_OK) {
-        *w = (az_h5_writer){.comm = comm, .file = -1, .data_file = -1};
+        *w = (az_h5_writer){.comm = comm, .file = -1};
         az_comm_create_info(&w->info, comm, NULL, 0);
         err = init_writer(w, path, options);
     }
@@ -119,107 +125,95 @@ void az_h5_destroy(az_h5_writer *opt_writer)
 
 /* ---- arrays */
 
-static az_err open_data(az_h5_writer *w)
+/* The file as all ranks write into it. */
+typedef struct {
+    H5FD_t *file;
+    const char *path;
+    const int64_t *places; /* [arrays] of their data in the file */
+    az_bf16 *piece;        /* [PIECE] for values that are narrowed; NULL for f32 */
+} target;
+
+/* Whether this rank sees the file that rank 0 has made, of so many bytes: directories that nodes do
+ * not share are a common mistake, and MPI-IO says no more than that some rank failed. */
+static az_err see_file(const az_h5_writer *w, int64_t bytes)
+{
+    struct stat st = {0};
+    int fd = open(w->tmp, O_RDWR | O_CLOEXEC);
+    const int e = fd < 0 || fstat(fd, &st) != 0 ? errno : 0;
+    if (fd >= 0)
+        close(fd);
+    if (e != 0)
+        return az_fail(AZ_EENV, "%s: rank %d cannot open what rank 0 has made: %s%s", w->tmp,
+                       az_comm_rank(w->comm), strerror(e),
+                       e == ENOENT ? "; all nodes must share the directory" : "");
+    if (st.st_size != bytes)
+        return az_fail(AZ_EENV,
+                       "%s: rank %d sees a file of %lld bytes, rank 0 has made one of %lld; all "
+                       "nodes must share the directory",
+                       w->tmp, az_comm_rank(w->comm), (long long)st.st_size, (long long)bytes);
+    return AZ_OK;
+}
+
+/* Collective where there is MPI. */
+static az_err open_target(target *t, const az_h5_writer *w)
 {
     az_err err = AZ_OK;
     MPI_Comm world;
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     az_comm_get_mpi(w->comm, &world);
     if (access < 0 || (az_comm_has_mpi(w->comm) && H5Pset_fapl_mpio(access, world, w->info) < 0) ||
-        (w->data_file = H5Fopen(w->tmp, H5F_ACC_RDWR, access)) < 0)
+        (t->file = H5FDopen(w->tmp, H5F_ACC_RDWR, access, HADDR_UNDEF)) == NULL ||
+        H5FDset_eoa(t->file, H5FD_MEM_DRAW, INT64_MAX) < 0)
         err = az_h5_fail(AZ_EENV, w->tmp, "open", NULL);
     az_h5_drop(access);
     return err;
 }
 
-static az_err close_data(az_h5_writer *w)
+static az_err close_target(target *t)
 {
-    const hid_t file = w->data_file;
-    w->data_file = -1;
-    return H5Fclose(file) < 0 ? az_h5_fail(AZ_EENV, w->tmp, "write", NULL) : AZ_OK;
+    if (t->file != NULL && H5FDclose(t->file) < 0)
+        return az_h5_fail(AZ_EENV, t->path, "close", NULL);
+    return AZ_OK;
 }
 
-/* A dataset being written. */
-typedef struct {
-    const az_h5_array *array;
-    hid_t set, type;
-    const char *path;
-    az_bf16 *piece; /* [PIECE] for values that are narrowed; NULL for f32 */
-} target;
-
-/* Elements [at, at + rows * width) as a rectangle: rows from a row's start, or part of one row. */
-static az_err write_rectangle(const target *t, int64_t at, int64_t rows, int64_t width,
-                              const void *values)
+/* n values to this place of the file, in pieces that a call may move. HDF5's own conversion to 16
+ * bits is not used: that of 1.10.8 rounds wrongly. */
+static az_err write_values(const target *t, const char *name, int64_t place, const float *values,
+                           int64_t n)
 {
-    const hsize_t cols = (hsize_t)t->array->cols, from = (hsize_t)at;
-    const hsize_t start[2] = {from / cols, from % cols}, size[2] = {(hsize_t)rows, (hsize_t)width},
-                  n = (hsize_t)(rows * width);
-    az_err err = AZ_OK;
-    hid_t space = H5Dget_space(t->set), memory = H5Screate_simple(1, &n, NULL);
-    if (space < 0 || memory < 0 ||
-        H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, size, NULL) < 0 ||
-        H5Dwrite(t->set, t->type, memory, space, H5P_DEFAULT, values) < 0)
-        err = az_h5_fail(AZ_EENV, t->path, "write dataset", t->array->name);
-    az_h5_drop(memory);
-    az_h5_drop(space);
-    return err;
-}
-
-/* The same, in the type of the file; HDF5's own conversion to 16 bits rounds wrongly (1.10.8). */
-static az_err write_values(const target *t, int64_t at, int64_t rows, int64_t width,
-                           const float *values)
-{
-    if (t->piece == NULL)
-        return write_rectangle(t, at, rows, width, values);
-    for (int64_t i = 0; i < rows * width; i++)
-        t->piece[i] = az_f32_to_bf16(values[i]);
-    return write_rectangle(t, at, rows, width, t->piece);
-}
-
-/* Elements [lo, hi) of an array, cut into rectangles that a call may move. */
-static az_err write_part(const target *t, int64_t lo, int64_t hi, const float *values)
-{
-    az_err err = AZ_OK;
-    const int64_t cols = t->array->cols;
-    int64_t most = call_limit() / (int64_t)sizeof *values;
+    const int64_t width = t->piece != NULL ? (int64_t)sizeof *t->piece : (int64_t)sizeof *values;
+    int64_t most = call_limit() / width;
     if (t->piece != NULL)
         most = az_min_i64(most, PIECE);
-    for (int64_t at = lo, n; at < hi; at += n) {
-        int64_t rows = 1, width = az_min_i64(az_min_i64(cols - at % cols, hi - at), most);
-        if (width == cols)
-            rows = az_min_i64((hi - at) / cols, most / cols);
-        n = rows * width;
-        AZ_TRY(write_values(t, at, rows, width, values + (at - lo)));
+    for (int64_t at = 0, m; at < n; at += m) {
+        const void *from = values + at;
+        m = az_min_i64(n - at, most);
+        for (int64_t i = 0; t->piece != NULL && i < m; i++)
+            t->piece[i] = az_f32_to_bf16(values[at + i]);
+        if (t->piece != NULL)
+            from = t->piece;
+        if (H5FDwrite(t->file, H5FD_MEM_DRAW, H5P_DEFAULT, (haddr_t)(place + at * width),
+                      (size_t)(m * width), from) < 0)
+            return az_h5_fail(AZ_EENV, t->path, "write dataset", name);
     }
-out:
-    return err;
+    return AZ_OK;
 }
 
 /* This rank's range. */
-static az_err write_own(az_h5_writer *w, const char *group, const az_h5_array *arrays, int n,
-                        az_bf16 *opt_piece, const float *own, int64_t first, int64_t n_own)
+static az_err write_own(const target *t, const az_h5_array *arrays, int n, const float *own,
+                        int64_t first, int64_t n_own)
 {
     az_err err = AZ_OK;
-    target t = {.set = -1, .path = w->tmp, .piece = opt_piece};
-    t.type = az_h5_make_type(opt_piece != NULL ? AZ_BF16 : AZ_F32);
+    const int64_t width = t->piece != NULL ? (int64_t)sizeof *t->piece : (int64_t)sizeof *own;
     int begin, end;
-    hid_t id = H5Gopen2(w->data_file, group, H5P_DEFAULT);
     az_h5_find_touched(&begin, &end, arrays, n, first, n_own);
-    if (id < 0 || t.type < 0)
-        err = az_h5_fail(AZ_EENV, w->tmp, "open group", group);
-    for (int i = begin; i < end && err == AZ_OK; i++) {
+    for (int i = begin; i < end; i++) {
         int64_t lo, hi;
-        t.array = &arrays[i];
-        t.set = H5Dopen2(id, arrays[i].name, H5P_DEFAULT);
         az_h5_cut(&lo, &hi, &arrays[i], first, n_own);
-        if (t.set < 0)
-            err = az_h5_fail(AZ_EENV, w->tmp, "open dataset", arrays[i].name);
-        else
-            err = write_part(&t, lo, hi, own + (arrays[i].off + lo - first));
-        az_h5_drop(t.set);
+        AZ_TRY(write_values(t, arrays[i].name, t->places[i] + lo * width,
+                            own + (arrays[i].off + lo - first), hi - lo));
     }
-    az_h5_drop(id);
-    az_h5_drop(t.type);
+out:
     return err;
 }
 
@@ -238,49 +232,73 @@ static void crc_own(uint32_t *part, const az_h5_array *arrays, int n, az_dtype d
 }
 
 /* The datasets are made, with their CRCs, and have their blocks. */
-static az_err build_set(az_h5_writer *w, const char *group, const az_h5_array *arrays, int n,
-                        az_dtype dtype, const uint32_t *crcs)
+static az_err build_set(az_h5_writer *w, int64_t *places, const char *group,
+                        const az_h5_array *arrays, int n, az_dtype dtype, const uint32_t *crcs)
 {
     az_err err;
     AZ_TRY(az_h5_build_open(w, n));
-    AZ_TRY(az_h5_build_arrays(w, group, arrays, n, dtype, crcs));
+    AZ_TRY(az_h5_build_arrays(w, places, group, arrays, n, dtype, crcs));
     AZ_TRY(az_h5_build_close(w));
     AZ_TRY(az_h5_build_reserve(w));
 out:
     return err;
 }
 
+/* What a set's writing needs, one for each array. */
+typedef struct {
+    uint32_t *part, *whole;
+    int64_t *places;
+    az_bf16 *piece;
+} work;
+
+static az_err init_work(work *k, int n, az_dtype dtype)
+{
+    az_err err;
+    AZ_TRY(AZ_NEW(k->part, (size_t)n, "checkpoint"));
+    AZ_TRY(AZ_NEW(k->whole, (size_t)n, "checkpoint"));
+    AZ_TRY(AZ_NEW(k->places, (size_t)n, "checkpoint"));
+    if (dtype == AZ_BF16)
+        AZ_TRY(AZ_NEW(k->piece, (size_t)PIECE, "checkpoint"));
+out:
+    return err;
+}
+
+static void fini_work(work *k)
+{
+    az_free(k->piece);
+    az_free(k->places);
+    az_free(k->whole);
+    az_free(k->part);
+}
+
 az_err az_h5_put_arrays(az_h5_writer *w, const char *group, const az_h5_array *arrays, int n,
                         az_dtype dtype, const float *own, int64_t first, int64_t n_own)
 {
     az_err err, later;
-    uint32_t *part = NULL, *whole = NULL;
-    az_bf16 *piece = NULL;
+    work k = {0};
     double begin = az_now();
-    err = AZ_NEW(part, (size_t)n, "checkpoint");
-    if (err == AZ_OK)
-        err = AZ_NEW(whole, (size_t)n, "checkpoint");
-    if (err == AZ_OK && dtype == AZ_BF16)
-        err = AZ_NEW(piece, PIECE, "checkpoint");
-    AZ_TRY(az_comm_agree(w->comm, err));
-    crc_own(part, arrays, n, dtype, own, first, n_own);
-    AZ_TRY(az_h5_join_crcs(whole, part, arrays, n, dtype, first, n_own, w->comm));
+    AZ_TRY(az_comm_agree(w->comm, init_work(&k, n, dtype)));
+    crc_own(k.part, arrays, n, dtype, own, first, n_own);
+    AZ_TRY(az_h5_join_crcs(k.whole, k.part, arrays, n, dtype, first, n_own, w->comm));
     w->times.write_s += az_now() - begin;
     begin = az_now();
     if (az_comm_rank(w->comm) == 0)
-        err = build_set(w, group, arrays, n, dtype, whole);
+        err = build_set(w, k.places, group, arrays, n, dtype, k.whole);
     AZ_TRY(az_comm_agree(w->comm, err));
     w->times.create_s += az_now() - begin;
     begin = az_now();
-    AZ_TRY(az_comm_agree(w->comm, open_data(w)));
-    err = write_own(w, group, arrays, n, piece, own, first, n_own);
-    later = close_data(w);
+    az_comm_bcast(w->comm, k.places, (size_t)n * sizeof *k.places, 0);
+    az_comm_bcast(w->comm, &w->times.bytes, sizeof w->times.bytes, 0);
+    AZ_TRY(az_comm_agree(w->comm, see_file(w, w->times.bytes)));
+    target t = {.path = w->tmp, .places = k.places, .piece = k.piece};
+    err = open_target(&t, w);
+    if (err == AZ_OK)
+        err = write_own(&t, arrays, n, own, first, n_own);
+    later = close_target(&t);
     AZ_TRY(az_comm_agree(w->comm, err != AZ_OK ? err : later));
     w->times.write_s += az_now() - begin;
 out:
-    az_free(piece);
-    az_free(whole);
-    az_free(part);
+    fini_work(&k);
     return err;
 }
 
@@ -328,7 +346,6 @@ static az_err complete(az_h5_writer *w)
     AZ_TRY(az_h5_build_open(w, 1));
     AZ_TRY(az_h5_build_complete(w));
     AZ_TRY(az_h5_build_close(w));
-    AZ_TRY(az_file_size(&w->times.bytes, w->tmp));
 out:
     return err;
 }
