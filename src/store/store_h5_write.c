@@ -223,7 +223,7 @@ static void crc_own(uint32_t *part, const az_h5_array *arrays, int n, az_dtype d
 {
     int begin, end;
     az_h5_find_touched(&begin, &end, arrays, n, first, n_own);
-#pragma omp parallel for schedule(dynamic)
+#pragma omp parallel for schedule(dynamic) if (n_own > PIECE)
     for (int i = begin; i < end; i++) {
         int64_t lo, hi;
         az_h5_cut(&lo, &hi, &arrays[i], first, n_own);

@@ -12,7 +12,6 @@
 #define _GNU_SOURCE
 #include <config.h>
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
