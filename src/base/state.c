@@ -170,19 +170,26 @@ static void get_value(char *out, size_t bytes, const char *text, const char *key
     out[n] = '\0';
 }
 
-int az_state_fail(const char *dir, const char *reason, int code)
+int az_state_change(const char *dir, const char *state, const char *reason, int code)
 {
     char text[FILE_BYTES], step[24], total[24], checkpoint[NAME_BYTES];
     read_text(text, sizeof text, dir);
     get_value(step, sizeof step, text, "\nstep: ");
     get_value(total, sizeof total, text, "\ntotal_steps: ");
     get_value(checkpoint, sizeof checkpoint, text, "\ncheckpoint: ");
-    return az_state_put(dir, &(az_state){.state = "failed",
+    return az_state_put(dir, &(az_state){.state = state,
                                          .reason = reason,
                                          .code = code,
                                          .step = strtoll(step, NULL, 10),
                                          .total_steps = strtoll(total, NULL, 10),
                                          .checkpoint = checkpoint});
+}
+
+bool az_state_exists(const char *dir)
+{
+    char text[64];
+    read_text(text, sizeof text, dir);
+    return text[0] != '\0';
 }
 
 bool az_state_is(const char *dir, const char *state)

@@ -37,10 +37,11 @@ typedef struct {
 az_err az_state_write(const char *dir, const az_state *state);
 /* The same for any thread: 0, or an errno. */
 int az_state_put(const char *dir, const az_state *state);
-/* "failed" with a reason and a code; step, total_steps and checkpoint stay as the file has them. 0,
- * or an errno. */
-int az_state_fail(const char *dir, const char *reason, int code);
-/* Whether DIR/state is there and says this state. */
+/* Another state, reason and code; step, total_steps and checkpoint stay as the file has them. 0, or
+ * an errno. */
+int az_state_change(const char *dir, const char *state, const char *reason, int code);
+/* Whether DIR/state is there; whether it says this state. */
+bool az_state_exists(const char *dir);
 bool az_state_is(const char *dir, const char *state);
 /* The time of the wall clock as in "time:"; bytes >= 21. */
 void az_state_format_time(char *out, size_t bytes);

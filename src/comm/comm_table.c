@@ -287,7 +287,7 @@ static void report(az_watch *w, int64_t now)
     if (n_lags == 0)
         pause_for(YIELD);
     if (n_lags > 0 || !az_state_is(w->dir, "failed"))
-        az_state_fail(w->dir, reason, AZ_ELOST);
+        az_state_change(w->dir, "failed", reason, AZ_ELOST);
 }
 
 /* What is left of the node's other ranks. */

@@ -52,6 +52,8 @@ bool az_optim_has_gradient(const az_optim *optim, int64_t off, int64_t n);
 int64_t az_optim_get_slice(const az_optim *optim, int64_t *out_first);
 float *az_optim_get_exp_avg(az_optim *optim);
 float *az_optim_get_exp_avg_sq(az_optim *optim);
+/* Put flat together from the parts that the ranks own. Collective. */
+void az_optim_share(az_optim *optim, float *flat);
 /* Updates made so far (steps that were not skipped): the exponent of AdamW's bias corrections. */
 int64_t az_optim_get_updates(const az_optim *optim);
 void az_optim_set_updates(az_optim *optim, int64_t updates);

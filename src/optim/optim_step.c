@@ -150,8 +150,13 @@ az_optim_result az_optim_step(az_optim *o, float *flat, double lr)
                             .t = o->updates};
     float *mine = flat + o->first;
     az_kern_adamw(mine, o->m, o->v, o->own, result.clip, (size_t)o->n_own, &adamw);
-    az_comm_allgatherv(o->comm, mine, flat, o->own_bytes, o->own_offsets);
+    az_optim_share(o, flat);
     return result;
+}
+
+void az_optim_share(az_optim *o, float *flat)
+{
+    az_comm_allgatherv(o->comm, flat + o->first, flat, o->own_bytes, o->own_offsets);
 }
 
 bool az_optim_has_gradient(const az_optim *optim, int64_t off, int64_t n)

@@ -50,6 +50,7 @@ az_err az_pass_logits(az_pass *pass, const az_feed *feed, float *logits);
 /* Seconds by operation since create. */
 typedef struct {
     double forward, head, recompute, backward, gather;
+    double longest_unit; /* between two units, where a pass can be stopped */
 } az_pass_times;
 az_pass_times az_pass_get_times(const az_pass *pass);
 size_t az_pass_get_bytes(const az_pass *pass);

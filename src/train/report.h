@@ -10,6 +10,7 @@
 #include "data/data.h"
 #include "deck/deck.h"
 #include "optim/optim.h"
+#include "train/checkpoint.h"
 #include "train/engine.h"
 #include "train/eval.h"
 #include "train/pass.h"
@@ -34,9 +35,10 @@ typedef struct {
     double first_eval, last_eval, first_loss, last_loss;
 } az_report;
 
-/* Open DIR/metrics.jsonl. Local. */
+/* Open DIR/metrics.jsonl. A run that goes on from a checkpoint after trainer->step keeps the lines
+ * up to there and drops those of steps that will be made again. Local. */
 az_err az_report_init(az_report *report, const az_deck *deck, int64_t total_steps,
-                      int64_t steps_per_epoch, az_comm *comm);
+                      int64_t steps_per_epoch, const az_trainer *trainer, az_comm *comm);
 /* Close metrics.jsonl; fails if it is not complete. Collective. */
 az_err az_report_close(az_report *report);
 void az_report_fini(az_report *report);
@@ -52,6 +54,8 @@ void az_report_banner(const az_deck *deck, const az_engine *engine, const az_dat
 /* After step (0, 1, ...). Local. */
 void az_report_step(az_report *report, int64_t step, const az_step *s,
                     const az_optim_result *result, double lr);
+/* Seconds that belong to no step: what is left is reckoned without them. Local. */
+void az_report_pause(az_report *report, double seconds);
 void az_report_eval(az_report *report, int64_t step, const az_eval_result *result);
 /* How it went: losses, time by operation, memory by category. Collective. */
 void az_report_summary(az_report *report, const az_engine *engine, const az_pass *pass);

@@ -121,11 +121,15 @@ void az_report_summary(az_report *r, const az_engine *engine, const az_pass *pas
     az_comm_max_f64(r->comm, &peak, 1);
     if (!az_log_is_speaker())
         return;
+    if (r->steps == 0) {
+        az_say("done      no step was left to be made");
+        return;
+    }
     az_say("done      %lld steps in %s, %s tokens/s, loss %.4f -> %.4f", (long long)r->steps,
            az_format_seconds(r->last - r->begin),
            az_format_count((long long)((double)r->tokens / fmax(r->last - r->begin, 1e-9))),
            r->first_loss, r->last_loss);
-    if (r->skipped == r->steps)
+    if (r->skipped == r->steps && r->steps > 0)
         az_warn("no step was finite: the adapter is what it was at the start");
     if (!isnan(r->first_eval))
         az_say("eval      loss %.4f -> %.4f", r->first_eval, r->last_eval);

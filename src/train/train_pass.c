@@ -21,7 +21,8 @@ struct az_pass {
     float *norm; /* [D] final norm */
     float *rope;
     az_seq *seqs;
-    bool training; /* the pass now under way */
+    bool training;  /* the pass now under way */
+    double entered; /* clock at the last unit of this pass; 0: none */
     az_pass_times times;
 };
 
@@ -107,6 +108,7 @@ static void fill_tokens(az_pass *p, az_tokens *tokens, const az_batch *batch, ui
     AZ_ASSERT(batch->B <= limits->sequences && batch->N <= limits->tokens &&
               batch->n_targets <= limits->targets);
     p->training = training;
+    p->entered = 0;
     for (int b = 0; b < batch->B; b++) {
         int64_t row = batch->start[b], len = batch->start[b + 1] - row;
         p->seqs[b] = (az_seq){row, len, row, len};
@@ -153,6 +155,10 @@ static int64_t fill_adapters(az_pass *p, az_adapter *ads, int layer, int64_t *ou
 static az_err enter(az_pass *p, az_unit_kind kind, int i)
 {
     const unsigned reasons = az_comm_poll(p->engine->comm);
+    const double now = az_now();
+    if (p->entered > 0 && now - p->entered > p->times.longest_unit)
+        p->times.longest_unit = now - p->entered;
+    p->entered = now;
     if (reasons != 0)
         return az_fail(AZ_ESTOP, "stopped by %s", az_stop_name(reasons));
     az_shard_gather(p->engine->shard, kind, i);

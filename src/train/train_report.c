@@ -8,8 +8,40 @@
 
 #include "train/report.h"
 
+/* Whether a line of metrics.jsonl is of what a checkpoint has seen. */
+static bool is_seen(const char *line, const az_trainer *trainer)
+{
+    long long step;
+    if (sscanf(line, "{\"step\": %lld,", &step) != 1)
+        return false;
+    return step <= (strstr(line, "\"eval_loss\"") != NULL ? trainer->evaluated : trainer->step);
+}
+
+/* Keep what the checkpoint has seen. A last line that was cut by the end of the earlier run goes.
+ */
+static az_err cut_metrics(const char *path, const az_trainer *trainer)
+{
+    az_err err = AZ_OK;
+    char *text = NULL;
+    az_str kept = {0};
+    size_t bytes = 0;
+    if (!az_file_exists(path))
+        return AZ_OK;
+    AZ_TRY(az_file_read(&text, &bytes, path));
+    for (char *line = text, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
+        *end = '\0';
+        if (is_seen(line, trainer))
+            AZ_TRY(az_str_add(&kept, "%s\n", line));
+    }
+    AZ_TRY(az_file_write_atomic(path, kept.s != NULL ? kept.s : "", kept.len));
+out:
+    az_str_fini(&kept);
+    az_free(text);
+    return err;
+}
+
 az_err az_report_init(az_report *r, const az_deck *deck, int64_t total_steps,
-                      int64_t steps_per_epoch, az_comm *comm)
+                      int64_t steps_per_epoch, const az_trainer *trainer, az_comm *comm)
 {
     const char *progress = az_deck_string(deck, "output.progress");
     *r = (az_report){.comm = comm,
@@ -30,7 +62,11 @@ az_err az_report_init(az_report *r, const az_deck *deck, int64_t total_steps,
     r->metrics_path = az_path_join(az_deck_string(deck, "output.dir"), "metrics.jsonl");
     if (r->metrics_path == NULL)
         return AZ_EENV;
-    r->metrics = fopen(r->metrics_path, "w");
+    if (trainer->step > 0)
+        err = cut_metrics(r->metrics_path, trainer);
+    if (err != AZ_OK)
+        return err;
+    r->metrics = fopen(r->metrics_path, trainer->step > 0 ? "a" : "w");
     if (r->metrics == NULL)
         err = az_fail(AZ_EENV, "%s: cannot write: %s", r->metrics_path, strerror(errno));
     return err;
@@ -163,14 +199,19 @@ void az_report_step(az_report *r, int64_t step, const az_step *s, const az_optim
     }
 }
 
+void az_report_pause(az_report *r, double seconds)
+{
+    r->begin += seconds;
+    r->last = az_now();
+}
+
 void az_report_eval(az_report *r, int64_t step, const az_eval_result *result)
 {
     if (isnan(r->first_eval))
         r->first_eval = result->loss;
     r->last_eval = result->loss;
     r->eval_s += result->seconds;
-    r->begin += result->seconds; /* the time left counts steps only */
-    r->last = az_now();
+    az_report_pause(r, result->seconds);
     if (!az_log_is_speaker())
         return;
     if (r->partial)

@@ -1,41 +1,19 @@
-/* train: from the deck to the adapter.
- *
- * One step: the schedule names the step's micro-batches; in each round every rank passes one of
- * them (or none) through the model; the optimizer sums gradients over ranks and updates; the report
- * tells. */
+/* train: from the deck to the adapter: what is opened before the first step (train_loop.c) and
+ * written after the last one. */
 #include <config.h>
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <time.h>
 
+#include "base/state.h"
 #include "comm/watch.h"
-#include "kern/kern.h"
 #include "store/hdf5.h"
 #include "train/load.h"
-#include "train/outdir.h"
-#include "train/report.h"
-#include "train/train.h"
+#include "train/train_priv.h"
 
-/* All that a run owns. */
-typedef struct {
-    const az_deck *deck;
-    az_comm *comm;
-    az_outdir *outdir;
-    az_engine engine;
-    az_dataset train, held_out;
-    bool have_eval;
-    az_schedule *schedule;
-    az_eval *eval;
-    az_pass *pass;
-    az_optim *optim;
-    az_report report;
-    az_lr lr;
-    int64_t total_steps, eval_steps;
-    int64_t *reached; /* [n_pairs] whether a gradient came to the pair's B */
-} run;
-
-static az_err load_data(run *r)
+static az_err load_data(az_run *r)
 {
     az_err err;
     az_tokenizer *tokenizer = NULL;
@@ -56,7 +34,7 @@ out:
     return err;
 }
 
-static void plan_steps(run *r)
+static void plan_steps(az_run *r)
 {
     const az_deck *d = r->deck;
     const char *kind = az_deck_string(d, "train.lr_scheduler_type");
@@ -76,7 +54,7 @@ static void plan_steps(run *r)
             (int64_t)ceil(az_deck_real(d, "train.warmup_ratio") * (double)r->total_steps);
 }
 
-static az_err open_schedule(run *r)
+static az_err open_schedule(az_run *r)
 {
     az_err err;
     const az_deck *d = r->deck;
@@ -94,7 +72,7 @@ out:
 }
 
 /* One workspace serves training and evaluation; what only backward needs is sized for training. */
-static az_err open_pass(run *r)
+static az_err open_pass(az_run *r)
 {
     az_pass_limits train = {.longest = r->train.longest}, eval = {0};
     az_schedule_get_max(r->schedule, &train.tokens, &train.sequences, &train.targets);
@@ -103,7 +81,7 @@ static az_err open_pass(run *r)
     return az_pass_create(&r->pass, &r->engine, &eval, &train);
 }
 
-static az_err open_optim(run *r)
+static az_err open_optim(az_run *r)
 {
     const az_optim_options options = {.beta1 = az_deck_real(r->deck, "train.adam_beta1"),
                                       .beta2 = az_deck_real(r->deck, "train.adam_beta2"),
@@ -114,133 +92,132 @@ static az_err open_optim(run *r)
     return az_optim_create(&r->optim, r->engine.lora.n_elements, &options, r->comm);
 }
 
-/* The output directory, with the deck as understood. On rank 0, then agreed. */
-static az_err open_output(run *r)
+/* ---- the output directory */
+
+/* When the allocation ends, as Slurm says; INFINITY without. Of rank 0: it tells the others. */
+static double find_time_limit(const az_run *r)
 {
-    az_err err = AZ_OK;
+    const char *end = getenv("SLURM_JOB_END_TIME");
+    const long long unix_s = end != NULL ? atoll(end) : 0;
+    if (unix_s <= 0 || az_comm_rank(r->comm) != 0)
+        return INFINITY;
+    return az_now() + (double)(unix_s - (long long)time(NULL));
+}
+
+void az_run_note(const az_run *r, const char *state, const char *reason, int code)
+{
+    const az_state note = {.state = state,
+                           .reason = reason,
+                           .code = code,
+                           .step = r->trainer.step,
+                           .total_steps = r->total_steps,
+                           .checkpoint = r->saves.last_name};
+    const char *message = az_err_message();
+    const bool failing = message[0] != '\0';
+    if (az_state_write(r->dir, &note) != AZ_OK && !failing) {
+        az_warn("%s", az_err_message());
+        az_err_clear();
+    }
+}
+
+/* The deck as understood; whether the adapter will find its place. On rank 0. */
+static az_err prepare_output(az_run *r)
+{
+    az_err err;
     az_str text = {0};
     char *path = NULL;
-    const char *dir = az_deck_string(r->deck, "output.dir");
-    if (az_comm_rank(r->comm) == 0) {
-        AZ_TRY(az_dir_create(dir));
-        AZ_TRY((path = az_path_join(dir, "adapter")) != NULL ? AZ_OK : AZ_EENV);
-        AZ_TRY(az_lora_check_place(&r->engine.lora, path));
-        az_free(path);
-        AZ_TRY((path = az_path_join(dir, "run.yaml")) != NULL ? AZ_OK : AZ_EENV);
-        AZ_TRY(az_deck_write(&text, r->deck));
-        AZ_TRY(az_file_write_atomic(path, text.s, text.len));
-    }
-    AZ_TRY(az_watch_set_dir(r->comm, dir));
-    AZ_TRY(az_report_init(&r->report, r->deck, r->total_steps,
-                          az_schedule_get_steps_per_epoch(r->schedule), r->comm));
+    AZ_TRY((path = az_path_join(r->dir, "adapter")) != NULL ? AZ_OK : AZ_EENV);
+    AZ_TRY(az_lora_check_place(&r->engine.lora, path));
+    az_free(path);
+    AZ_TRY((path = az_path_join(r->dir, "run.yaml")) != NULL ? AZ_OK : AZ_EENV);
+    AZ_TRY(az_deck_write(&text, r->deck));
+    AZ_TRY(az_file_write_atomic(path, text.s, text.len));
+    az_run_note(r, "running", "", AZ_OK);
 out:
     az_str_fini(&text);
     az_free(path);
-    return az_comm_agree(r->comm, err);
+    return err;
 }
 
-static az_err evaluate(run *r, int64_t step)
+/* The checkpoint that the run goes on from, if there is one, then what is written at the start. */
+static az_err open_output(az_run *r)
 {
-    az_err err = AZ_OK;
-    az_eval_result result;
-    if (r->eval == NULL)
-        return AZ_OK;
-    az_watch_enter(r->comm, AZ_PHASE_EVAL, step);
-    AZ_TRY(az_eval_run(&result, r->eval, r->pass));
-    az_report_eval(&r->report, step, &result);
+    az_err err;
+    r->checkpoint = (az_checkpoint){.deck = r->deck,
+                                    .engine = &r->engine,
+                                    .optim = r->optim,
+                                    .steps_per_epoch = az_schedule_get_steps_per_epoch(r->schedule),
+                                    .batch_size = az_deck_int(r->deck, "train.batch_size"),
+                                    .total_steps = r->total_steps,
+                                    .data_hash = az_data_hash(&r->train),
+                                    .eval_hash = r->have_eval ? az_data_hash(&r->held_out) : 0};
+    AZ_TRY(az_checkpoint_init(&r->checkpoint));
+    az_saves_init(&r->saves, &r->checkpoint, r->dir);
+    AZ_TRY(az_saves_resume(&r->saves, &r->trainer));
+    err = az_comm_rank(r->comm) == 0 ? prepare_output(r) : AZ_OK;
+    AZ_TRY(az_comm_agree(r->comm, err));
+    r->opened = true;
+    r->time_limit = find_time_limit(r);
+    err = az_report_init(&r->report, r->deck, r->total_steps, r->checkpoint.steps_per_epoch,
+                         &r->trainer, r->comm);
+    AZ_TRY(az_comm_agree(r->comm, err));
 out:
     return err;
 }
 
-/* Every adapted linear must be reached by the gradient of the first step; that some are not is
- * possible (q and k of sequences that predict from their first token only), but the user is to
- * know. */
-static void check_reached(run *r)
-{
-    const az_lora *lora = &r->engine.lora;
-    int64_t missing = 0;
-    int example = 0;
-    for (int i = 0; i < lora->n_pairs; i++) {
-        const az_pair *p = &lora->pairs[i];
-        r->reached[i] =
-            az_optim_has_gradient(r->optim, p->b_off, p->R * lora->linears[p->linear].out);
-    }
-    az_comm_max_i64(r->comm, r->reached, (size_t)lora->n_pairs);
-    for (int i = 0; i < lora->n_pairs; i++)
-        if (!r->reached[i] && missing++ == 0)
-            example = i;
-    if (missing > 0)
-        az_warn("no gradient reached %lld of %d adapted linears in the first step, e.g. %s",
-                (long long)missing, lora->n_pairs, lora->linears[lora->pairs[example].linear].path);
-}
+/* ---- results */
 
-static az_err step(run *r, int64_t s)
+/* adapter.h5, and on rank 0 adapter/. */
+static az_err write_adapter(az_run *r)
 {
     az_err err = AZ_OK;
-    az_step info;
-    az_batch batch;
-    const uint64_t seed = (uint64_t)az_deck_int(r->deck, "train.seed");
-    const double lr = az_lr_get(&r->lr, s);
-    az_watch_enter(r->comm, AZ_PHASE_STEP, s + 1);
-    az_schedule_set_step(r->schedule, s, &info);
-    az_optim_begin(r->optim, info.n_micro);
-    for (int round = 0; round < info.n_rounds; round++) {
-        az_schedule_get_batch(r->schedule, round, &batch);
-        AZ_TRY(az_pass_train(r->pass, &batch, 1 / (double)info.n_targets, seed, s, r->optim));
-    }
-    const double begin = az_now();
-    az_optim_result result = az_optim_step(r->optim, r->engine.flat, lr);
-    r->report.optim_s += az_now() - begin;
-    if (s == 0 && result.finite)
-        check_reached(r);
-    az_report_step(&r->report, s, &info, &result, lr);
-    if (!result.finite && strcmp(az_deck_string(r->deck, "train.on_nonfinite"), "stop") == 0)
-        err = az_fail(AZ_EINPUT,
-                      "step %lld: the loss or a gradient is not finite, or a gradient is beyond "
-                      "+-%g; nothing was updated (train.on_nonfinite: skip would count the step "
-                      "and go on)",
-                      (long long)s + 1, AZ_FIXED_RANGE / info.n_micro);
-out:
-    return err;
-}
-
-static az_err loop(run *r)
-{
-    az_err err = AZ_OK;
-    size_t calls = 0;
-    AZ_TRY(evaluate(r, 0));
-    for (int64_t s = 0; s < r->total_steps; s++) {
-        AZ_TRY(step(r, s));
-        if (s == 0)
-            calls = az_mem_get_total().calls;
-        const bool last = s + 1 == r->total_steps;
-        if (last || (r->eval_steps > 0 && (s + 1) % r->eval_steps == 0))
-            AZ_TRY(evaluate(r, s + 1));
-    }
-    r->report.allocations = (int64_t)(az_mem_get_total().calls - calls);
-out:
-    return err;
-}
-
-static az_err write_adapter(run *r)
-{
-    az_err err = AZ_OK;
-    char *dir = NULL;
-    az_watch_enter(r->comm, AZ_PHASE_SAVE, r->total_steps);
-    if (az_comm_rank(r->comm) == 0) {
-        dir = az_path_join(az_deck_string(r->deck, "output.dir"), "adapter");
-        AZ_TRY(dir != NULL ? AZ_OK : AZ_EENV);
-        AZ_TRY(az_lora_write(r->engine.flat, &r->engine.lora, &r->engine.peft, AZ_F32, dir));
-        az_say("adapter   %s", dir);
-    }
+    char *dir = NULL, *file = NULL;
+    const az_dtype dtype =
+        strcmp(az_deck_string(r->deck, "output.adapter_dtype"), "bf16") == 0 ? AZ_BF16 : AZ_F32;
+    dir = az_path_join(r->dir, "adapter");
+    file = az_path_join(r->dir, "adapter.h5");
+    err = dir != NULL && file != NULL ? AZ_OK : AZ_EENV;
+    AZ_TRY(az_comm_agree(r->comm, err));
+    az_watch_enter(r->comm, AZ_PHASE_SAVE, r->trainer.step);
+    if (az_comm_rank(r->comm) == 0)
+        err = az_lora_write(r->engine.flat, &r->engine.lora, &r->engine.peft, dtype, dir);
+    AZ_TRY(az_comm_agree(r->comm, err));
+    AZ_TRY(az_checkpoint_write_adapter(&r->checkpoint, &r->trainer, file, dtype));
+    az_say("adapter   %s and %s", dir, file);
 out:
     az_free(dir);
-    return az_comm_agree(r->comm, err);
+    az_free(file);
+    return err;
 }
 
-static void close_run(run *r)
+/* The adapter that is the result: the last one, or the best. */
+static az_err choose_adapter(az_run *r)
+{
+    const az_trainer *t = &r->trainer;
+    if (!az_deck_bool(r->deck, "checkpoint.load_best_model_at_end") || t->best_step < 0 ||
+        t->best_step == t->step)
+        return AZ_OK;
+    az_say("best      the adapter after step %lld, evaluation loss %.4f", (long long)t->best_step,
+           t->best_loss);
+    return az_saves_load_adapter(&r->saves, t->best_step);
+}
+
+/* What a batch script needs to know of checkpoints. */
+static void say_saves(const az_run *r)
+{
+    const az_saves *s = &r->saves;
+    if (s->n_saves == 0)
+        return;
+    az_say("saves     %lld checkpoint%s, the longest in %s%s; before the end of an allocation: "
+           "--signal=USR1@%.0f",
+           (long long)s->n_saves, s->n_saves == 1 ? "" : "s", az_format_seconds(s->longest_s),
+           s->n_failed > 0 ? ", some failed" : "", ceil(az_run_get_lead(r)));
+}
+
+static void close_run(az_run *r)
 {
     az_report_fini(&r->report);
+    az_checkpoint_fini(&r->checkpoint);
     az_optim_destroy(r->optim);
     az_pass_destroy(r->pass);
     az_eval_destroy(r->eval);
@@ -252,36 +229,68 @@ static void close_run(run *r)
     az_outdir_close(r->outdir);
 }
 
+/* What the end of the run means for who reads DIR/state. A run that is refused before it wrote
+ * anything leaves no file, but an earlier run's must not speak for it. */
+static void note_end(const az_run *r, az_err err)
+{
+    if (r->outdir == NULL || az_comm_rank(r->comm) != 0)
+        return;
+    const char *state = err == AZ_OK ? "done" : err == AZ_ESTOP ? "requeue" : "failed";
+    const char *reason = err == AZ_OK ? "" : az_err_message();
+    if (r->opened)
+        az_run_note(r, state, reason, err);
+    else if (az_state_exists(r->dir))
+        az_state_change(r->dir, state, reason, err);
+}
+
+static az_err open_run(az_run *r)
+{
+    az_err err;
+    const char *hdf5;
+    AZ_TRY(az_deck_check(r->deck, "train"));
+    AZ_TRY(az_comm_agree(r->comm, az_hdf5_check(&hdf5)));
+    AZ_TRY(az_outdir_open(&r->outdir, r->dir, r->comm));
+    err = az_watch_set_dir(r->comm, r->dir);
+    AZ_TRY(az_comm_agree(r->comm, err));
+    AZ_TRY(az_engine_open(&r->engine, r->deck, AZ_ADAPTER_DECK, NULL, r->comm));
+    AZ_TRY(load_data(r));
+    AZ_TRY(open_schedule(r));
+    AZ_TRY(open_pass(r));
+    AZ_TRY(open_optim(r));
+    err = AZ_NEW(r->reached, (size_t)r->engine.lora.n_pairs, "optimizer");
+    AZ_TRY(az_comm_agree(r->comm, err));
+    az_report_banner(r->deck, &r->engine, &r->train, r->have_eval ? &r->held_out : NULL,
+                     r->schedule, r->total_steps, az_pass_get_bytes(r->pass), hdf5);
+    AZ_TRY(open_output(r));
+out:
+    return err;
+}
+
 az_err az_train_run(const az_deck *deck, az_comm *comm)
 {
     az_err err;
-    run r = {.deck = deck, .comm = comm};
+    az_run r = {.deck = deck,
+                .comm = comm,
+                .dir = az_deck_string(deck, "output.dir"),
+                .trainer = az_trainer_none,
+                .time_limit = INFINITY};
     uint64_t hash = 0;
-    const char *hdf5;
-    AZ_TRY(az_deck_check(deck, "train"));
-    AZ_TRY(az_comm_agree(comm, az_hdf5_check(&hdf5)));
-    AZ_TRY(az_outdir_open(&r.outdir, az_deck_string(deck, "output.dir"), comm));
-    AZ_TRY(az_engine_open(&r.engine, deck, AZ_ADAPTER_DECK, NULL, comm));
-    AZ_TRY(load_data(&r));
-    AZ_TRY(open_schedule(&r));
-    AZ_TRY(open_pass(&r));
-    AZ_TRY(open_optim(&r));
-    err = AZ_NEW(r.reached, (size_t)r.engine.lora.n_pairs, "optimizer");
-    AZ_TRY(az_comm_agree(comm, err));
-    AZ_TRY(open_output(&r));
-    az_report_banner(deck, &r.engine, &r.train, r.have_eval ? &r.held_out : NULL, r.schedule,
-                     r.total_steps, az_pass_get_bytes(r.pass), hdf5);
+    AZ_TRY(open_run(&r));
     if (az_deck_bool(deck, "run.poison"))
         hash = az_shard_hash(r.engine.shard);
-    AZ_TRY(loop(&r));
+    AZ_TRY(az_run_loop(&r));
     if (az_deck_bool(deck, "run.poison")) {
         AZ_ASSERT(hash == az_shard_hash(r.engine.shard));
         az_say("base      unchanged, hash of rank 0's slices %016llx", (unsigned long long)hash);
     }
     az_report_summary(&r.report, &r.engine, r.pass);
+    say_saves(&r);
+    AZ_TRY(choose_adapter(&r));
     AZ_TRY(write_adapter(&r));
     AZ_TRY(az_report_close(&r.report));
+    AZ_TRY(az_run_check_saved(&r));
 out:
+    note_end(&r, err);
     close_run(&r);
     return err;
 }

@@ -9,6 +9,7 @@ model: {path: $src/tests/golden/llama-gqa/model}
 data: {files: [$src/tests/golden/llama-gqa/data.jsonl], max_length: 64}
 lora: {r: 8, target_modules: all-linear}
 train: {batch_size: 2, micro_batch_size: 2, learning_rate: 1e-3}
+checkpoint: {save_minutes: 0}
 DECK
 # limited KIB CODE ARGUMENTS...: train into $tmp/out with files of at most KIB KiB; one error, no leak, no rest.
 limited() {
@@ -19,10 +20,12 @@ limited() {
     [ $code = "$want" ] || fail "$kib KiB: code $code, expected $want"
     [ "$(grep -c '^adze: error: ' "$tmp/log")" = 1 ] || fail "$kib KiB: not one error"
     grep -q 'adze: bug' "$tmp/log" && fail "$kib KiB: a leak"
+    rm -f "$tmp/out"/checkpoint-*.h5 # or the next run would go on from it
     [ -z "$(find "$tmp/out" -name '*tmp*' 2>/dev/null)" ] || fail "$kib KiB: left over: $(find "$tmp/out" -name '*tmp*')"
 }
 timeout 60 ./adze train "$tmp/deck.yaml" output.dir="$tmp/good" train.max_steps=40 >"$tmp/log" 2>&1 || fail "without a limit"
 adapter=$(($(stat -c %s "$tmp/good/adapter/adapter_model.safetensors") / 1024 + 1))
+checkpoint=$(($(stat -c %s "$tmp/good/checkpoint-000040.h5") / 1024 + 1))
 metrics=$(($(stat -c %s "$tmp/good/metrics.jsonl") / 1024))
 [ "$adapter" -gt 16 ] && [ "$metrics" -gt 6 ] || fail "adapter of $adapter KiB and metrics of $metrics KiB are too small for this test"
 
@@ -46,12 +49,42 @@ grep -q "^adze: error: $tmp/out/run.yaml.*: cannot write: File too large" "$tmp/
 [ ! -e "$tmp/out" ] || fail "something was written all the same"
 
 # metrics.jsonl does not fit: said once when it happens, the adapter is whole, the code is 3
-lines=$((4 * metrics * 40 / metrics))
-limited "$adapter" 3 train.max_steps=$((lines * (adapter / metrics + 1) / 4))
+rm -rf "$tmp/out"
+limited $((checkpoint + 64)) 3 train.max_steps=$((40 * ((checkpoint + 64) / metrics + 2))) # 64: room is reserved with some to spare
 grep -q "^adze: warning: $tmp/out/metrics.jsonl: cannot write: File too large; the run goes on" "$tmp/log" || fail "no early word"
 [ "$(grep -c '^adze: warning: ' "$tmp/log")" = 1 ] || fail "not one warning"
 grep -q "^adze: error: $tmp/out/metrics.jsonl: steps are missing in it: File too large" "$tmp/log" || fail "the message of metrics.jsonl"
 ./adze eval "$tmp/deck.yaml" eval.adapter="$tmp/out/adapter" >"$tmp/log" 2>&1 || fail "the adapter is not whole"
+
+# a checkpoint does not fit: the run goes on, keeps its last good one and its adapter, and says so; or it ends, as the deck says
+rm -rf "$tmp/out"
+./adze train "$tmp/deck.yaml" output.dir="$tmp/out" train.max_steps=2 train.lr_scheduler_type=constant >"$tmp/log" 2>&1 || fail "two steps"
+cp -r "$tmp/out" "$tmp/two"
+going=$(grep -c . <"$tmp/two/state")
+for way in continue stop; do
+    rm -rf "$tmp/out"
+    cp -r "$tmp/two" "$tmp/out"
+    (ulimit -f $((checkpoint - 4)) && exec timeout 60 ./adze train "$tmp/deck.yaml" output.dir="$tmp/out" train.max_steps=6 \
+        train.lr_scheduler_type=constant checkpoint.save_steps=2 checkpoint.on_error=$way) 2>&1 | cat >"$tmp/log"
+    [ "${PIPESTATUS[0]}" = 3 ] || fail "$way: code ${PIPESTATUS[0]}"
+    cmp -s "$tmp/two/checkpoint-000002.h5" "$tmp/out/checkpoint-000002.h5" || fail "$way: the last good checkpoint changed"
+    [ "$(ls "$tmp/out" | grep -c checkpoint)" = 1 ] || fail "$way: more than the last good checkpoint: $(ls "$tmp/out")"
+    grep -qx 'state: failed' "$tmp/out/state" && grep -qx 'checkpoint: checkpoint-000002.h5' "$tmp/out/state" || fail "$way: the state"
+    [ "$(wc -l <"$tmp/out/state")" = "$going" ] || fail "$way: lines of the state"
+done
+grep -q "^adze: error: $tmp/out/checkpoint-000004.h5.tmp: cannot reserve space: File too large" "$tmp/log" || fail "stop: the message"
+[ "$(grep -c '^step ' "$tmp/log")" = 2 ] || fail "stop: not ended at the first failure"
+rm -rf "$tmp/out"
+cp -r "$tmp/two" "$tmp/out"
+(ulimit -f $((checkpoint - 4)) && exec timeout 60 ./adze train "$tmp/deck.yaml" output.dir="$tmp/out" train.max_steps=6 \
+    train.lr_scheduler_type=constant checkpoint.save_steps=2) 2>&1 | cat >"$tmp/log"
+[ "$(grep -c "^adze: warning: no checkpoint: .*File too large; the run goes on, the last good one is checkpoint-000002.h5" "$tmp/log")" = 2 ] ||
+    fail "continue: the warnings"
+grep -q "^adze: error: $tmp/out: the state after step 6 could not be saved; the last good checkpoint is checkpoint-000002.h5" "$tmp/log" ||
+    fail "continue: the message at the end"
+./adze eval "$tmp/deck.yaml" eval.adapter="$tmp/out/adapter" >"$tmp/log" 2>&1 || fail "continue: no adapter"
+./adze train "$tmp/deck.yaml" output.dir="$tmp/out" train.max_steps=6 train.lr_scheduler_type=constant >"$tmp/log" 2>&1 || fail "going on with room"
+grep -q '^resume .*checkpoint-000002.h5' "$tmp/log" || fail "does not go on from the last good one"
 
 # generated rows do not fit: the earlier file stays
 echo '{"input_ids": [1, 2, 3]}' >"$tmp/prompts.jsonl"

@@ -15,6 +15,7 @@ for tied in 0 1; do
     tests/tools/random_model "$tmp/large" 8 12 2 2 1 4 301 f32 $tied 3 400 || fail "no padded model"
     for run in small:1 small:3 small:7:run.poison=true large:1; do
         IFS=: read -r model n option <<<"$run"
+        rm -rf "$tmp/out-$model-$n"
         adze "$n" train "$tmp/deck.yaml" model.path="$tmp/$model" output.dir="$tmp/out-$model-$n" $option || fail "$run"
         losses "$tmp/out-$model-$n" >"$tmp/losses-$model-$n"
     done
