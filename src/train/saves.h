@@ -13,7 +13,7 @@ typedef struct {
     int64_t every_steps; /* 0: not by steps */
     double every_s;      /* 0: not by time */
     int64_t keep;
-    bool stop_on_error;
+    bool keep_best, stop_on_error;
     /* How it went. */
     int64_t last_step; /* of the newest checkpoint of this run, -1: none */
     double last_s;     /* clock at the end of the last save, or at the start */

@@ -26,6 +26,7 @@ void az_saves_init(az_saves *s, az_checkpoint *checkpoint, const char *dir)
                     .dir = dir,
                     .every_s = 60 * az_deck_real(d, "checkpoint.save_minutes"),
                     .keep = az_deck_int(d, "checkpoint.save_total_limit"),
+                    .keep_best = az_deck_bool(d, "checkpoint.keep_best"),
                     .last_step = -1,
                     .last_s = az_now()};
     if (az_deck_has(d, "checkpoint.save_steps"))
@@ -239,7 +240,8 @@ static void remove_old(const az_saves *s, const az_trainer *trainer)
         return;
     }
     for (int64_t i = 0; i < n; i++) {
-        if (steps[i] > trainer->step || kept++ < s->keep || steps[i] == trainer->best_step)
+        if (steps[i] > trainer->step || kept++ < s->keep ||
+            (s->keep_best && steps[i] == trainer->best_step))
             continue;
         name_of(name, sizeof name, steps[i]);
         char *path = az_path_join(s->dir, name);
