@@ -9,7 +9,7 @@
 #   cluster_begin NODES CPUS [hosts]
 #                                  cluster_lacks, cluster_start and the EXIT trap; skips or ends the test
 #   cluster_stop                   ends jobs and daemons; for the EXIT trap
-#   node_kill I                    node I is lost: its slurmd and all processes of jobs on it are killed (hosts only)
+#   node_kill I                    node I is lost: no network, then all its processes are killed (hosts only)
 #   job_wait JOB SECONDS           waits for the end of a job; its state, or TIMEOUT, is in $job_end
 #
 # cluster_gpus=N gives each node N stand-ins for GPUs. Everything is in $tmp. The daemons stay in the foreground, so that
@@ -82,7 +82,7 @@ SlurmdPort=$((base + 1))
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket=$tmp/run/munge.sock,cred_expire=3
+AuthInfo=socket=$tmp/run/munge.sock,cred_expire=5
 CredType=cred/munge
 StateSaveLocation=$tmp/state
 SlurmdSpoolDir=$tmp/spool/%n
@@ -103,13 +103,14 @@ JobAcctGatherType=jobacct_gather/none
 JobCompType=jobcomp/none
 SlurmdParameters=config_overrides
 ReturnToService=2
+SlurmdTimeout=6
 KillWait=8
 MailProg=/bin/true
 CONF
     if [ "$cluster_gpus" -gt 0 ]; then
         echo "GresTypes=gpu"
         gres="Gres=gpu:$cluster_gpus"
-        for ((i = 0; i < cluster_gpus; i++)); do : >"$tmp/run/gpu$i"; done
+        for ((i = 0; i < cluster_gpus; i++)); do ln -sf /dev/null "$tmp/run/gpu$i"; done
         echo "Name=gpu File=$tmp/run/gpu[0-$((cluster_gpus - 1))]" >"$tmp/gres.conf"
     fi
     for ((i = 1; i <= nodes; i++)); do
@@ -248,6 +249,7 @@ job_leftovers() {
 }
 
 node_kill() {
+    ip link set "azv$cluster_tag-$1" down # silence, no end of connections
     # shellcheck disable=SC2046
     kill -9 $(ip netns pids "adze-$cluster_tag-$1") 2>/dev/null
 }
