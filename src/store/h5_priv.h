@@ -75,6 +75,7 @@ hid_t az_h5_make_string(size_t size);
 bool az_h5_disk_start(hid_t access);
 /* The errno of the first call that has failed since then, 0: none. */
 int az_h5_disk_error(void);
+void az_h5_disk_forget(void);
 
 /* ---- checksums (store_h5_crc.c) */
 
@@ -115,6 +116,26 @@ az_err az_h5_build_table(az_h5_writer *w, const char *path, const int64_t *value
 az_err az_h5_build_attrs(az_h5_writer *w, const char *group, const az_h5_attr *attrs, int n);
 /* The attribute "complete". */
 az_err az_h5_build_complete(az_h5_writer *w);
+
+/* ---- attributes that are read (store_h5_attrs.c), Local */
+
+/* Those of one object, by name; names and texts are the list's own. */
+typedef struct {
+    az_faults *faults;
+    const char *object; /* its path */
+    az_err err;
+    az_h5_attr *attrs;
+    int n;
+    bool have_crc, have_complete; /* these two are not among attrs */
+    uint32_t crc;
+    int64_t complete;
+} az_h5_attr_list;
+/* What is wrong is noted in faults; fails for want of memory only. The list is ended in any case.
+ */
+az_err az_h5_read_attrs(az_h5_attr_list *list, az_faults *faults, hid_t object, const char *path);
+void az_h5_fini_attrs(az_h5_attr_list *list);
+/* The attribute of this name and type, NULL if there is none. */
+const az_h5_attr *az_h5_find_in(const az_h5_attr_list *list, const char *name, int type);
 
 /* ---- reading (store_h5_walk.c), on rank 0 alone, Local */
 

@@ -190,10 +190,15 @@ static const H5FD_class_t driver = {
     .fl_map = H5FD_FLMAP_DICHOTOMY,
 };
 
+void az_h5_disk_forget(void)
+{
+    first_error = 0;
+}
+
 bool az_h5_disk_start(hid_t access)
 {
     static hid_t id = -1;
-    first_error = 0;
+    az_h5_disk_forget();
     if (id < 0)
         id = H5FDregister(&driver);
     return id >= 0 && H5Pset_driver(access, id, NULL) >= 0;

@@ -13,14 +13,13 @@
 /* Limits that no file of adze comes near. */
 #define MOST_DEPTH 8
 #define MOST_OBJECTS 1000000
-#define MOST_ATTR ((size_t)1 << 24)
 
 typedef struct {
     az_h5_content *content;
     az_faults faults;
     int fd;
     int64_t file_bytes, n_objects;
-    hid_t f32, bf16, i64, u32, f64;
+    hid_t f32, bf16;
 } walk;
 
 /* ---- records */
@@ -44,141 +43,7 @@ static az_err note(walk *w, const char *what, const char *name, const char *why)
 
 /* ---- attributes */
 
-/* Attributes of one object; texts are this struct's own. */
-typedef struct {
-    walk *w;
-    const char *object; /* path, for messages */
-    az_err err;
-    az_h5_attr *attrs;
-    int n;
-    bool have_crc, have_complete;
-    uint32_t crc;
-    int64_t complete;
-} attr_list;
-
-static void fini_attrs(attr_list *l)
-{
-    for (int i = 0; i < l->n; i++) {
-        az_free((char *)(uintptr_t)l->attrs[i].name);
-        az_free((char *)(uintptr_t)l->attrs[i].s);
-    }
-    az_free(l->attrs);
-}
-
-static az_err bad_attr(attr_list *l, const char *name, const char *why)
-{
-    return az_faults_add(&l->w->faults, "attribute '%.200s' of '%.300s': %s", name, l->object, why);
-}
-
-static az_err read_string(attr_list *l, hid_t attr, hid_t type, az_h5_attr *out)
-{
-    az_err err = AZ_OK;
-    const size_t n = H5Tget_size(type);
-    char *text = NULL;
-    hid_t plain = -1;
-    if (n == 0 || n > MOST_ATTR)
-        return bad_attr(l, out->name, "it is too long");
-    AZ_TRY(AZ_NEW(text, n + 1, "checkpoint"));
-    plain = az_h5_make_string(n);
-    if (plain < 0 || H5Aread(attr, plain, text) < 0) {
-        err = bad_attr(l, out->name, az_h5_reason());
-    } else {
-        out->s = text;
-        text = NULL;
-    }
-out:
-    az_h5_drop(plain);
-    az_free(text);
-    return err;
-}
-
-/* An attribute that is open: its value, or a fault. */
-static az_err read_value(attr_list *l, hid_t attr, hid_t type, az_h5_attr *out)
-{
-    const bool crc = strcmp(out->name, AZ_H5_CRC) == 0;
-    if (crc && H5Tequal(type, l->w->u32) > 0) {
-        if (H5Aread(attr, l->w->u32, &l->crc) < 0)
-            return bad_attr(l, out->name, az_h5_reason());
-        l->have_crc = true;
-    } else if (!crc && H5Tequal(type, l->w->i64) > 0) {
-        out->type = AZ_H5_INT;
-        if (H5Aread(attr, l->w->i64, &out->i) < 0)
-            return bad_attr(l, out->name, az_h5_reason());
-    } else if (!crc && H5Tequal(type, l->w->f64) > 0) {
-        out->type = AZ_H5_REAL;
-        if (H5Aread(attr, l->w->f64, &out->r) < 0)
-            return bad_attr(l, out->name, az_h5_reason());
-    } else if (!crc && H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0) {
-        out->type = AZ_H5_STRING;
-        return read_string(l, attr, type, out);
-    } else {
-        return bad_attr(l, out->name, "its type is none of adze's");
-    }
-    return AZ_OK;
-}
-
-/* Take one attribute: into the list, or as crc32 or complete. */
-static az_err take_attr(attr_list *l, hid_t object, const char *name)
-{
-    az_err err = AZ_OK;
-    az_h5_attr a = {.name = az_strdup(name, "checkpoint")};
-    hid_t attr = H5Aopen(object, name, H5P_DEFAULT), type = -1, space = -1;
-    const int64_t before = l->w->faults.n;
-    AZ_TRY(a.name != NULL ? AZ_OK : AZ_EENV);
-    if (attr < 0 || (type = H5Aget_type(attr)) < 0 || (space = H5Aget_space(attr)) < 0)
-        err = bad_attr(l, name, az_h5_reason());
-    else if (H5Sget_simple_extent_type(space) != H5S_SCALAR)
-        err = bad_attr(l, name, "it is an array");
-    else
-        err = read_value(l, attr, type, &a);
-    if (err != AZ_OK || l->w->faults.n > before || strcmp(name, AZ_H5_CRC) == 0)
-        goto out;
-    if (strcmp(l->object, "/") == 0 && strcmp(name, AZ_H5_COMPLETE) == 0) {
-        l->have_complete = a.type == AZ_H5_INT;
-        l->complete = a.i;
-        goto out;
-    }
-    AZ_TRY(AZ_GROW(l->attrs, (size_t)l->n + 1, "checkpoint"));
-    l->attrs[l->n++] = a;
-    a = (az_h5_attr){0};
-out:
-    az_free((char *)(uintptr_t)a.name);
-    az_free((char *)(uintptr_t)a.s);
-    az_h5_drop(space);
-    az_h5_drop(type);
-    az_h5_drop(attr);
-    return err;
-}
-
-static herr_t see_attr(hid_t object, const char *name, const H5A_info_t *info, void *list)
-{
-    attr_list *l = list;
-    (void)info;
-    l->err = take_attr(l, object, name);
-    return l->err != AZ_OK ? 1 : 0;
-}
-
-/* All attributes of an object, sorted; faults are noted. */
-static az_err read_attrs(attr_list *l, walk *w, hid_t object, const char *path)
-{
-    hsize_t at = 0;
-    *l = (attr_list){.w = w, .object = path};
-    if (H5Aiterate2(object, H5_INDEX_NAME, H5_ITER_NATIVE, &at, see_attr, l) < 0)
-        return note(w, "attributes of", path, az_h5_reason());
-    if (l->n > 1)
-        qsort(l->attrs, (size_t)l->n, sizeof *l->attrs, az_h5_compare_attrs);
-    return l->err;
-}
-
-static const az_h5_attr *find(const attr_list *l, const char *name, int type)
-{
-    for (int i = 0; i < l->n; i++)
-        if (strcmp(l->attrs[i].name, name) == 0 && (int)l->attrs[i].type == type)
-            return &l->attrs[i];
-    return NULL;
-}
-
-static az_err add_attrs(az_h5_content *c, const attr_list *l)
+static az_err add_attrs(az_h5_content *c, const az_h5_attr_list *l)
 {
     az_err err = AZ_OK;
     int64_t group;
@@ -198,9 +63,9 @@ out:
 static az_err take_group_attrs(walk *w, hid_t group, const char *path)
 {
     az_err err;
-    attr_list l;
+    az_h5_attr_list l;
     const int64_t before = w->faults.n;
-    AZ_TRY(read_attrs(&l, w, group, path));
+    AZ_TRY(az_h5_read_attrs(&l, &w->faults, group, path));
     if (w->faults.n > before || (l.n == 0 && !l.have_crc))
         goto out;
     if (!l.have_crc)
@@ -210,7 +75,7 @@ static az_err take_group_attrs(walk *w, hid_t group, const char *path)
     else
         AZ_TRY(add_attrs(w->content, &l));
 out:
-    fini_attrs(&l);
+    az_h5_fini_attrs(&l);
     return err;
 }
 
@@ -235,7 +100,7 @@ static bool classify(const walk *w, hid_t type, hid_t space, az_h5_set_record *r
     rec->cols = (int64_t)size[1];
     rec->kind = AZ_H5_DATA_ARRAY;
     rec->dtype = AZ_F32;
-    if (H5Tequal(type, w->i64) > 0)
+    if (H5Tequal(type, H5T_STD_I64LE) > 0)
         rec->kind = AZ_H5_DATA_TABLE;
     else if (H5Tequal(type, w->bf16) > 0)
         rec->dtype = AZ_BF16;
@@ -298,9 +163,9 @@ out:
 static az_err take_set_crc(walk *w, hid_t set, const char *path, az_h5_set_record *rec)
 {
     az_err err;
-    attr_list l;
+    az_h5_attr_list l;
     const int64_t before = w->faults.n;
-    AZ_TRY(read_attrs(&l, w, set, path));
+    AZ_TRY(az_h5_read_attrs(&l, &w->faults, set, path));
     rec->crc = l.crc;
     if (w->faults.n > before)
         goto out;
@@ -309,7 +174,7 @@ static az_err take_set_crc(walk *w, hid_t set, const char *path, az_h5_set_recor
     else if (l.n > 0)
         AZ_TRY(note(w, "dataset", path, "it has attributes that are none of adze's"));
 out:
-    fini_attrs(&l);
+    az_h5_fini_attrs(&l);
     return err;
 }
 
@@ -468,21 +333,27 @@ static az_err refuse_file(const superblock *s, const walk *w, const char *path)
     return az_fail(AZ_EINPUT, "%s: the file's structure is damaged: %s", path, why);
 }
 
+static az_err fail_foreign(const char *path)
+{
+    return az_fail(AZ_EINPUT,
+                   "%s: an HDF5 file that adze has not written: it has no attributes '%s' and '%s'",
+                   path, AZ_H5_KIND, AZ_H5_FORMAT);
+}
+
 /* The checks that come before all others: the version says how to read the rest. */
 static az_err check_root(walk *w, hid_t root, const char *path)
 {
     az_err err;
-    attr_list l;
-    AZ_TRY(read_attrs(&l, w, root, "/"));
-    const az_h5_attr *kind = find(&l, AZ_H5_KIND, AZ_H5_STRING),
-                     *version = find(&l, AZ_H5_FORMAT, AZ_H5_INT);
+    az_h5_attr_list l;
+    if (H5Aexists(root, AZ_H5_KIND) == 0)
+        return fail_foreign(path);
+    AZ_TRY(az_h5_read_attrs(&l, &w->faults, root, "/"));
+    const az_h5_attr *kind = az_h5_find_in(&l, AZ_H5_KIND, AZ_H5_STRING),
+                     *version = az_h5_find_in(&l, AZ_H5_FORMAT, AZ_H5_INT);
     if (w->faults.n > 0)
         err = az_faults_report(&w->faults, path);
     else if (kind == NULL || version == NULL)
-        err = az_fail(AZ_EINPUT,
-                      "%s: an HDF5 file that adze has not written: it has no attributes '%s' and "
-                      "'%s'",
-                      path, AZ_H5_KIND, AZ_H5_FORMAT);
+        err = fail_foreign(path);
     else if (version->i != AZ_H5_VERSION)
         err = az_fail(AZ_EINPUT, "%s: format version %lld; this adze (%s) reads version %d", path,
                       (long long)version->i, PACKAGE_VERSION, AZ_H5_VERSION);
@@ -494,7 +365,7 @@ static az_err check_root(walk *w, hid_t root, const char *path)
                       "%s: not complete: the attribute '%s', which is written last, is missing",
                       path, AZ_H5_COMPLETE);
 out:
-    fini_attrs(&l);
+    az_h5_fini_attrs(&l);
     return err;
 }
 
@@ -522,10 +393,7 @@ static bool make_types(walk *w)
 {
     w->f32 = az_h5_make_type(AZ_F32);
     w->bf16 = az_h5_make_type(AZ_BF16);
-    w->i64 = H5Tcopy(H5T_STD_I64LE);
-    w->u32 = H5Tcopy(H5T_STD_U32LE);
-    w->f64 = H5Tcopy(H5T_IEEE_F64LE);
-    return w->f32 >= 0 && w->bf16 >= 0 && w->i64 >= 0 && w->u32 >= 0 && w->f64 >= 0;
+    return w->f32 >= 0 && w->bf16 >= 0;
 }
 
 az_err az_h5_walk(az_h5_content *content, const char *path)
@@ -534,6 +402,7 @@ az_err az_h5_walk(az_h5_content *content, const char *path)
     walk w = {.content = content, .fd = -1};
     superblock s;
     hid_t file = -1, access = H5Pcreate(H5P_FILE_ACCESS);
+    az_h5_disk_forget();
     if (!make_types(&w) || access < 0 || H5Pset_fclose_degree(access, H5F_CLOSE_STRONG) < 0) {
         err = az_h5_fail(AZ_EENV, path, "open", NULL);
         goto out;
@@ -553,9 +422,6 @@ out:
     if (w.fd >= 0)
         close(w.fd);
     az_h5_drop(access);
-    az_h5_drop(w.f64);
-    az_h5_drop(w.u32);
-    az_h5_drop(w.i64);
     az_h5_drop(w.bf16);
     az_h5_drop(w.f32);
     az_faults_fini(&w.faults);
