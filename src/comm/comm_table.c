@@ -2,9 +2,9 @@
  * file, _exit.
  *
  * The main thread may stand still with the lock of malloc or of stdio held: only system calls and
- * snprintf of integers and strings are used here. Other ranks of the node come here about the same
- * time: one is elected, the others leave it time. Those that do not come are ended at last (a
- * stopped process stays otherwise, and srun waits for it). */
+ * snprintf of integers and strings are used here. All ranks of the node come here, as each looks
+ * whether another one has: one is elected to write, then all leave at the same time, each with its
+ * own code. A stopped rank is continued so that it leaves too; srun would wait for it. */
 #include <config.h>
 
 #include "comm/comm_priv.h"
@@ -12,11 +12,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -24,13 +26,19 @@
 #define GET(p) atomic_load_explicit((p), memory_order_relaxed)
 /* A rank whose watchdog has not looked for so long (ns) does not run. */
 #define NOT_RUNNING (3 * NS)
-/* Seconds: for a node whose ranks all wait, to let the node of the missing ones speak first; for a
- * table to get written; from then on until the ranks leave, for other nodes to come here too; from
- * then on until what is left on the node is ended. */
-#define YIELD 1.0
-#define WRITING 10.0
-#define GRACE 2.0
-#define LAST 0.5
+/* For a node whose ranks all wait, to let the node of the missing ones speak first; for a
+ * table to get written; from then on until the ranks leave, for other nodes to come here too. */
+#define YIELD (1 * NS)
+#define WRITING (10 * NS)
+#define GRACE (2 * NS)
+/* For all ranks to find that MPI does not end, before the first one leaves. */
+#define SETTLE (1 * NS)
+/* How long connections to the launcher stay open at most (s). */
+#define HOLD 5
+/* Beyond all files that are open, in practice. */
+#define MANY 65536
+/* How often it is looked whether the table is written. */
+#define LOOK (NS / 20)
 
 static const char *const phases[AZ_N_PHASES] = {[AZ_PHASE_START] = "start",
                                                 [AZ_PHASE_LOAD] = "loading",
@@ -94,25 +102,44 @@ static void read_row(az_row *row, const az_record *r, int64_t now)
         row->state = now - row->beat > NOT_RUNNING ? 'X' : '-'; /* '-': not to be seen from here */
 }
 
-/* Who is waited for: ranks that do not run; ranks that have entered fewer collectives than another;
- * if there are none, ranks that are busy outside of collectives. Returns how many; none if all wait
- * in the same place, for ranks of other nodes. */
+/* Rules of mark_lags, in this order. */
+typedef enum {
+    STOPPED, /* it does not run */
+    BEHIND,  /* it is busy, and has entered fewer collectives than another rank */
+    EARLIER, /* it waits in an earlier collective than another rank */
+    BUSY,    /* it is in no collective */
+    N_RULES
+} lag_rule;
+
+static bool is_lag(const az_row *row, lag_rule rule, int64_t most, int64_t now)
+{
+    const bool busy = row->call == AZ_CALL_NONE;
+    switch (rule) {
+    case STOPPED:
+        return now - row->beat > NOT_RUNNING || strchr("TtZX", row->state) != NULL;
+    case BEHIND:
+        return busy && row->calls < most;
+    case EARLIER:
+        return row->calls < most;
+    default:
+        return busy;
+    }
+}
+
+/* Who is waited for: the ranks that the first rule finds which finds any. (A rank in the middle of
+ * a collective may wait for a stopped one, so being behind others is not enough.) Returns how many;
+ * none if all wait in the same place. */
 static int mark_lags(az_row *rows, int n, int64_t now)
 {
     int n_lags = 0;
     int64_t most = 0;
     for (int i = 0; i < n; i++)
         most = az_max_i64(most, rows[i].calls);
-    for (int i = 0; i < n; i++) {
-        rows[i].lags = now - rows[i].beat > NOT_RUNNING || rows[i].calls < most;
-        n_lags += rows[i].lags;
-    }
-    if (n_lags > 0)
-        return n_lags;
-    for (int i = 0; i < n; i++) {
-        rows[i].lags = rows[i].call == AZ_CALL_NONE;
-        n_lags += rows[i].lags;
-    }
+    for (int rule = 0; rule < N_RULES && n_lags == 0; rule++)
+        for (int i = 0; i < n; i++) {
+            rows[i].lags = is_lag(&rows[i], (lag_rule)rule, most, now);
+            n_lags += rows[i].lags;
+        }
     return n_lags;
 }
 
@@ -206,7 +233,8 @@ static void put_reason(text *t, const az_watch *w, int n_lags, int64_t now)
     }
     put(t, "no sign of life for %lld s in %s: ", (long long)silent, phases[GET(&w->own->phase)]);
     if (first == NULL) {
-        put(t, "the ranks of %s wait for ranks of other nodes (", w->host);
+        put(t, w->whole ? "all ranks stand still in the same collective ("
+                        : "all ranks of this node wait for ranks of other nodes (");
         put_place(t, &w->rows[0]);
         put(t, ")");
         return;
@@ -262,11 +290,10 @@ static void write_file(const az_watch *w, const char *s, size_t n)
     close(fd);
 }
 
-static void pause_for(double seconds)
+static void sleep_until(int64_t when)
 {
-    struct timespec left = {.tv_sec = (time_t)seconds,
-                            .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
-    while (nanosleep(&left, &left) != 0 && errno == EINTR)
+    const struct timespec at = {.tv_sec = (time_t)(when / NS), .tv_nsec = (long)(when % NS)};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR)
         ;
 }
 
@@ -285,13 +312,36 @@ static void report(az_watch *w, int64_t now)
         return;
     write_file(w, table.s, table.len);
     if (n_lags == 0)
-        pause_for(YIELD);
+        sleep_until(az_watch_now() + YIELD);
     if (n_lags > 0 || !az_state_is(w->dir, "failed"))
         az_state_change(w->dir, "failed", reason, AZ_ELOST);
 }
 
-/* What is left of the node's other ranks. */
-static void end_others(const az_watch *w)
+/* ---- 4. the end ---- */
+
+static bool is_alone(const az_watch *w)
+{
+    return w->whole && w->n_ranks == 1;
+}
+
+static void stand_still(int signal_number)
+{
+    (void)signal_number;
+    for (;;)
+        pause();
+}
+
+/* From here on the main thread does nothing any more: it would take ranks that end for a failure of
+ * MPI and abort, or go on for a moment if the one that it waits for does. */
+static void freeze(const az_watch *w)
+{
+    struct sigaction action = {.sa_handler = stand_still};
+    sigfillset(&action.sa_mask);
+    sigaction(SIGUSR2, &action, NULL);
+    pthread_kill(w->main, SIGUSR2);
+}
+
+static void continue_stopped(const az_watch *w)
 {
     char state;
     uint64_t started;
@@ -299,25 +349,61 @@ static void end_others(const az_watch *w)
         const az_record *r = &w->board->records[i];
         const long pid = (long)GET(&r->pid);
         if (r != w->own && az_watch_read_process(pid, &state, &started) &&
-            started == GET(&r->started))
-            kill((pid_t)pid, SIGKILL);
+            started == GET(&r->started) && (state == 'T' || state == 't'))
+            kill((pid_t)pid, SIGCONT);
     }
+}
+
+/* A process of its own on memory that it shares: system calls only. All but the connection is
+ * closed at once, as whoever reads it waits for its end. It ends with the launcher. */
+static int hold(void *context)
+{
+    struct pollfd connection = {.fd = *(const int *)context};
+    struct timespec most = {.tv_sec = HOLD};
+    for (int fd = 0; fd < MANY; fd++)
+        if (fd != connection.fd)
+            syscall(SYS_close, fd);
+    syscall(SYS_ppoll, &connection, 1, &most, NULL, (size_t)0);
+    return 0;
+}
+
+/* Hydra takes a closed connection to a rank that has not ended MPI for a crash: it kills the other
+ * ranks, and the job's code is 9, or 1. So a small process keeps this rank's connection open while
+ * all ranks end with their own codes. */
+static void leave(az_watch *w, int code) __attribute__((noreturn));
+static void leave(az_watch *w, int code)
+{
+    static _Alignas(16) char stack[16384];
+    if (w->launcher >= 0)
+        clone(hold, stack + sizeof stack, CLONE_VM | SIGCHLD, &w->launcher);
+    _exit(code);
+}
+
+void az_watch_end_quietly(az_watch *watch)
+{
+    if (!is_alone(watch)) {
+        freeze(watch);
+        sleep_until(az_watch_now() + SETTLE);
+    }
+    leave(watch, atomic_load(&watch->code));
 }
 
 void az_watch_give_up(az_watch *watch, int64_t now)
 {
     az_board *board = watch->board;
     int none = 0;
-    if (atomic_compare_exchange_strong(&board->elected, &none, 1)) {
+    int64_t written, last = now + WRITING;
+    const bool elected = atomic_compare_exchange_strong(&board->elected, &none, 1);
+    if (elected) {
         report(watch, now);
-        atomic_store(&board->written, 1);
-        pause_for(GRACE + LAST);
-        end_others(watch);
-    } else {
-        const int64_t last = az_watch_now() + (int64_t)(WRITING * (double)NS);
-        while (!atomic_load(&board->written) && az_watch_now() < last)
-            pause_for(0.05);
-        pause_for(GRACE);
+        atomic_store(&board->written, az_watch_now());
+        continue_stopped(watch);
     }
-    _exit(AZ_ELOST);
+    while ((written = atomic_load(&board->written)) == 0 && az_watch_now() < last)
+        sleep_until(az_watch_now() + LOOK);
+    freeze(watch);
+    if (written != 0)
+        last = written + (is_alone(watch) ? 0 : GRACE);
+    sleep_until(last);
+    leave(watch, AZ_ELOST);
 }

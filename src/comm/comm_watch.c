@@ -4,6 +4,7 @@
 #include "comm/comm_priv.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -145,11 +146,11 @@ static void look(void *context, double late)
     const int64_t now = az_watch_now(), phase = GET(&w->own->phase);
     const int64_t deadline = GET(&w->deadline[phase]), begin = find_begin(w, now, late);
     PUT(&w->own->beat, now);
-    if (deadline > 0 && now - begin > deadline) {
-        if (phase == AZ_PHASE_END)
-            _exit(GET(&w->code)); /* all is written and said: only MPI_Finalize is not through */
+    const bool missed = deadline > 0 && now - begin > deadline;
+    if (missed && phase == AZ_PHASE_END)
+        az_watch_end_quietly(w);
+    if (missed || (w->board != NULL && atomic_load(&w->board->elected)))
         az_watch_give_up(w, now);
-    }
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -205,12 +206,15 @@ az_err az_watch_create(az_comm *comm)
     AZ_TRY(AZ_NEW(w, 1, "communication"));
     w->win = MPI_WIN_NULL;
     w->n_ranks = comm->node_size;
+    w->whole = comm->node_size == comm->size;
     pthread_mutex_init(&w->lock, NULL);
     PUT(&w->code, AZ_ELOST);
     PUT(&w->deadline[AZ_PHASE_END], (int64_t)(END_DEADLINE * (double)NS));
     if (gethostname(w->host, sizeof w->host - 1) != 0)
         strcpy(w->host, "host");
     w->own = &w->last;
+    w->main = pthread_self();
+    w->launcher = getenv("PMI_FD") != NULL ? atoi(getenv("PMI_FD")) : -1;
     err = allocate(w);
 out:
     err = az_comm_agree(comm, err);

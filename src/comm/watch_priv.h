@@ -61,7 +61,8 @@ typedef struct {
 
 /* What the ranks of a node share. */
 typedef struct {
-    _Atomic int elected, written; /* a rank writes the table; it has done so */
+    _Atomic int elected;     /* the job is given up, and a rank writes the table */
+    _Atomic int64_t written; /* when it has done so */
     az_record records[];
 } az_board;
 
@@ -77,6 +78,7 @@ typedef struct {
     MPI_Win win;  /* MPI_WIN_NULL where the board is in own memory */
     void *memory; /* NULL where it is not */
     int n_ranks;  /* of the node */
+    bool whole;   /* the node has all ranks of the world */
     /* Of these, what the watchdog reads while the main thread may change it. */
     pthread_mutex_t lock;                  /* of own, board and dir; held while it looks */
     az_board *board;                       /* NULL from the moment that its memory goes */
@@ -87,6 +89,8 @@ typedef struct {
     /* The watchdog's own. */
     int64_t since, time_then; /* it counts from here if nothing came after time_then */
     char host[65];
+    int launcher; /* the connection to a launcher that hands one on (PMI), or -1 */
+    pthread_t main;
     az_row *rows; /* [n_ranks] */
     char *text;   /* of the table */
     size_t text_bytes;
@@ -106,6 +110,8 @@ void az_watch_begin(az_watch *opt_watch, az_call call);
 void az_watch_end(az_watch *opt_watch);
 /* The phase's deadline has passed: write, tell, end the process. */
 void az_watch_give_up(az_watch *watch, int64_t now) __attribute__((noreturn));
+/* All is written and said, but MPI does not end: end the process with the code that was set. */
+void az_watch_end_quietly(az_watch *watch) __attribute__((noreturn));
 int64_t az_watch_now(void);
 /* Letter of a process's state and its start in clock ticks from /proc; false if it is not there. */
 bool az_watch_read_process(long pid, char *out_state, uint64_t *out_started);
