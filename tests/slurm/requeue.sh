@@ -29,6 +29,10 @@ nap=9000 keys=checkpoint.lead=0 long limit-signal "$srun" --time=1
 nap=9000 keys=checkpoint.lead=0 long limit-hard "$srun" --time=1 --signal=B:USR1@0
 nap=4000 keys=checkpoint.lead=50 long limit-own mpiexec --time=1 --signal=B:USR1@0
 
+# A requeue is not an end: what waits for the job goes on waiting.
+after=$(sbatch --parsable -n 1 --dependency=afterok:"${job[usr1-script-srun]}" --kill-on-invalid-dep=yes \
+    --output="$tmp/log.after" --wrap "cat '$tmp/usr1-script-srun/state'") || fail "sbatch"
+
 for name in usr1-script-srun usr1-script-mpiexec; do
     at 5 $name
     scancel --batch --signal=USR1 "${job[$name]}"
@@ -69,6 +73,9 @@ for name in "${!job[@]}"; do
     [ "$name" = cancelled-srun ] || [ "$(restarts "$name")" -ge 1 ] || failed "$name" "was never interrupted"
     said "$name" '^resume .*: goes on after step'
 done
+
+job_wait "$after" 30
+[ "$job_end" = COMPLETED ] && grep -qx 'state: done' "$tmp/log.after" || failed after "the job behind a requeued one: $job_end"
 
 # What the scripts said, and why the runs stopped.
 said usr1-script-srun '^state     requeue (.*SIGUSR1.*) after step'

@@ -24,7 +24,7 @@ run_job() {
 # check_run NAME: what the job says and what it made.
 check_run() {
     local line
-    for line in '^nodes     2: node\[1-2\]$' '^tasks     4 x 1 thread$' '^ranks     4 x 1 thread '; do
+    for line in '^state     done after step 3 of 3; checkpoint checkpoint-000003.h5; exit code 0$' '^nodes     2: node\[1-2\]$' '^tasks     4 x 1 thread$' '^ranks     4 x 1 thread '; do
         grep -q "$line" "$tmp/log" || fail "$1: the job's output has no line $line"
     done
     [ "$(grep -c '^step ' "$tmp/log")" = 3 ] || fail "$1: not three lines of steps"
