@@ -29,6 +29,8 @@ az_err az_holder_add_name(az_str *out, const az_holder *opt_holder);
 /* Whether the process that pid names is known to be no more. False where this cannot be told from
  * here. */
 bool az_holder_is_dead(const az_holder *holder, const az_holder *self);
+/* Whether a process of this number lives here and may be of this program. */
+bool az_holder_is_program(long pid);
 
 /* The lock of the file: had, had by another, or the file system has none. */
 typedef enum { AZ_LOCK_OURS, AZ_LOCK_TAKEN, AZ_LOCK_NONE } az_lock;

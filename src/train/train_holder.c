@@ -123,10 +123,42 @@ static bool is_same_kernel(const az_holder *a, const az_holder *b)
                                                     : strcmp(a->host, b->host) == 0;
 }
 
+/* What /proc/PID/stat begins with: "PID (NAME) STATE". '\0' if it does not tell. */
+static char read_process(char *name, size_t bytes, long pid)
+{
+    char path[64], line[256];
+    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+    read_line(line, sizeof line, path);
+    const char *begin = strchr(line, '('), *end = strrchr(line, ')');
+    if (begin == NULL || end == NULL || end[1] != ' ')
+        return '\0';
+    copy_line(name, bytes, begin + 1, (size_t)(end - begin - 1));
+    return end[2];
+}
+
+/* One that has ended stays listed until its parent asks for it, in some containers for ever. */
+static bool has_ended(long pid)
+{
+    char name[64];
+    if (kill((pid_t)pid, 0) != 0 && errno == ESRCH)
+        return true;
+    const char state = read_process(name, sizeof name, pid);
+    return state == 'Z' || state == 'X';
+}
+
+bool az_holder_is_program(long pid)
+{
+    char name[64], own[64];
+    if (has_ended(pid))
+        return false;
+    return read_process(name, sizeof name, pid) == '\0' ||
+           read_process(own, sizeof own, (long)getpid()) == '\0' || strcmp(name, own) == 0;
+}
+
 bool az_holder_is_dead(const az_holder *holder, const az_holder *self)
 {
     return is_same_kernel(holder, self) && strcmp(holder->space, self->space) == 0 &&
-           kill((pid_t)holder->pid, 0) != 0 && errno == ESRCH;
+           has_ended(holder->pid);
 }
 
 az_verdict az_holder_judge(const az_holder *opt_holder, const az_holder *self, az_lock lock,

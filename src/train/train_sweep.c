@@ -5,14 +5,13 @@
 #include <config.h>
 
 #include <dirent.h>
-#include <errno.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "train/holder.h"
 #include "train/outdir.h"
 
 /* Whose temporary names are looked for; "*" stands for anything. */
@@ -59,7 +58,7 @@ static bool is_dead_place(const char *name)
     if (strncmp(name, "tmp-", 4) != 0 || !is_number(name + 4))
         return false;
     const long pid = strtol(name + 4, NULL, 10);
-    return pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH;
+    return pid > 0 && pid <= INT_MAX && !az_holder_is_program(pid);
 }
 
 static bool is_adapter_file(const char *name)

@@ -8,12 +8,18 @@
  * one write each, so that their order is that of all processes of the node: what has ended before
  * another begins stands before it.
  *
- * ORDER_FAULT="CALL SUFFIX RANK N ERRNO" makes calls fail as order_set_fault does, on one rank. */
+ * ORDER_FAULT="CALL SUFFIX RANK N ERRNO" makes calls fail as order_set_fault does, on one rank.
+ *
+ * ORDER_STOP="PATTERN RANK N MICROSECONDS" and ORDER_MARK: before number N of its calls whose
+ * "CALL:PATH" fits the pattern (fnmatch's, with *, @(a|b)) the rank appends the line "CALL PATH" to
+ * the file ORDER_MARK and stands still so long, below 0 for ever, so that somebody may kill it
+ * there. A rank that comes to its end first appends "none NUMBER": so many calls fitted. */
 #define _GNU_SOURCE
 #include <config.h>
 
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +33,8 @@
 static int log_fd = -1, fault_error;
 static char file[4096], temporary[4104], directory[4096], rank[16] = "0";
 static char fault_call[20], fault_suffix[200];
-static long fault_n, count;
+static long fault_n, count, stop_n, stop_us, stop_count;
+static char stop_pattern[4096], mark[4096];
 
 void order_set_fault(const char *call, const char *suffix, long n, int error)
 {
@@ -73,6 +80,45 @@ __attribute__((constructor)) static void start(void)
         sscanf(fault, "%19s %199s %d %ld %d", call, suffix, &on, &n, &error) == 5 &&
         on == atoi(rank))
         order_set_fault(call, suffix, n, error);
+    const char *halt = getenv("ORDER_STOP"), *path_of_mark = getenv("ORDER_MARK");
+    if (halt == NULL || path_of_mark == NULL || mine == NULL ||
+        sscanf(halt, "%4000s %d %ld %ld", stop_pattern, &on, &stop_n, &stop_us) != 4 ||
+        on != atoi(rank))
+        stop_pattern[0] = '\0';
+    else
+        snprintf(mark, sizeof mark, "%s", path_of_mark);
+}
+
+static void append_mark(const char *line, int n)
+{
+    const int fd = open_raw(mark, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC);
+    if (fd < 0 || syscall(SYS_write, fd, line, (size_t)n) != n)
+        _exit(99);
+    syscall(SYS_close, fd);
+}
+
+__attribute__((destructor)) static void finish(void)
+{
+    char line[40];
+    if (stop_pattern[0] != '\0' && stop_count <= stop_n)
+        append_mark(line, snprintf(line, sizeof line, "none %ld\n", stop_count));
+}
+
+/* Before a call: the moment to stand still. */
+static void stand(const char *call, const char *path)
+{
+    char line[4300];
+    if (stop_pattern[0] == '\0')
+        return;
+    snprintf(line, sizeof line, "%s:%s", call, path);
+    if (fnmatch(stop_pattern, line, FNM_EXTMATCH) != 0 || stop_count++ != stop_n)
+        return;
+    const int e = errno;
+    append_mark(line, snprintf(line, sizeof line, "%s %s\n", call, path));
+    while (stop_us < 0)
+        pause();
+    usleep((useconds_t)stop_us);
+    errno = e;
 }
 
 /* ---- what a call is about */
@@ -118,6 +164,7 @@ static int ends_in(const char *path, const char *suffix)
 /* Before a call: recorded; whether it is to fail. */
 static int enter(const char *call, const char *path)
 {
+    stand(call, path);
     record("begin", call, path);
     if (strcmp(call, fault_call) != 0 || !ends_in(path, fault_suffix))
         return 0;
@@ -127,7 +174,8 @@ static int enter(const char *call, const char *path)
     return 1;
 }
 
-#define WATCHED(fd) ((log_fd >= 0 || fault_call[0] != '\0') && (fd) != log_fd)
+#define WATCHED(fd) \
+    ((log_fd >= 0 || fault_call[0] != '\0' || stop_pattern[0] != '\0') && (fd) != log_fd)
 
 /* A call on a file descriptor, in between. */
 #define ON_FD(type, call, fd, number, ...)                 \

@@ -3,6 +3,7 @@
 #include <config.h>
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -163,7 +164,8 @@ static void verdicts(void **state)
     assert_int_equal(az_holder_judge(&nameless, &self, AZ_LOCK_OURS, false), AZ_HOLDER_UNSURE);
 }
 
-/* A process that has ended, and one whose number counts elsewhere. */
+/* A process that has ended, also where nobody has asked for its end yet; one whose number counts
+ * elsewhere; one of another program. */
 static void the_dead(void **state)
 {
     (void)state;
@@ -171,17 +173,28 @@ static void the_dead(void **state)
     const pid_t child = fork();
     if (child == 0)
         _exit(0);
-    assert_int_equal(waitpid(child, NULL, 0), child);
+    siginfo_t info;
+    assert_int_equal(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT), 0);
     az_holder_set_self(&self);
     other = self;
     other.pid = child;
-    assert_true(az_holder_is_dead(&other, &self));
+    for (int i = 0; i < 2; i++) {
+        assert_true(az_holder_is_dead(&other, &self));
+        assert_false(az_holder_is_program(child));
+        assert_int_equal(waitpid(child, NULL, 0), i == 0 ? child : -1);
+    }
     strcat(other.space, "x");
     assert_false(az_holder_is_dead(&other, &self));
     other = self;
     other.pid = child;
     strcpy(other.boot, "another");
     assert_false(az_holder_is_dead(&other, &self));
+    /* Number 1 lives, but runs something else. */
+    other = self;
+    other.pid = 1;
+    assert_false(az_holder_is_dead(&other, &self));
+    assert_false(az_holder_is_program(1));
+    assert_true(az_holder_is_program((long)getpid()));
 }
 
 static void claim_and_end(void **state)
