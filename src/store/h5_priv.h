@@ -3,6 +3,9 @@
 #define AZ_STORE_H5_PRIV_H
 
 #include <hdf5.h>
+#if H5_VERSION_GE(1, 13, 0)
+#include <H5FDdevelop.h>
+#endif
 
 #include "store/h5.h"
 

@@ -67,16 +67,19 @@ static hid_t make_access(hsize_t meta_block)
 }
 
 /* The striping of a parallel file system is settled by who creates a file: MPI-IO does, if there
- * are hints. */
+ * are hints. An empty file is made here. */
 static az_err create_with_hints(az_h5_writer *w)
 {
     az_err err = AZ_OK;
-    hid_t access = H5Pcreate(H5P_FILE_ACCESS), file = -1;
+    H5FD_t *empty = NULL;
+    hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     if (!w->have_info)
         goto out;
     if (access < 0 || H5Pset_fapl_mpio(access, MPI_COMM_SELF, w->info) < 0 ||
-        (file = H5Fcreate(w->tmp, H5F_ACC_TRUNC, H5P_DEFAULT, access)) < 0 || H5Fclose(file) < 0)
-        err = az_h5_fail(AZ_EENV, w->tmp, "create by MPI-IO", NULL);
+        (empty = H5FDopen(w->tmp, H5F_ACC_RDWR | H5F_ACC_CREAT | H5F_ACC_TRUNC, access,
+                          HADDR_UNDEF)) == NULL ||
+        H5FDclose(empty) < 0)
+        err = az_h5_fail(AZ_EENV, w->tmp, "create", NULL);
 out:
     az_h5_drop(access);
     return err;

@@ -12,10 +12,6 @@
 
 #include "store/h5_priv.h"
 
-#if H5_VERSION_GE(1, 13, 0)
-#include <H5FDdevelop.h>
-#endif
-
 /* The library sees its own part only. */
 typedef struct {
     H5FD_t base;

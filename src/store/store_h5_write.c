@@ -15,10 +15,6 @@
 
 #include "store/h5_priv.h"
 
-#if H5_VERSION_GE(1, 13, 0)
-#include <H5FDdevelop.h>
-#endif
-
 /* Values narrowed in one go. */
 #define PIECE ((int64_t)1 << 19)
 

@@ -3,15 +3,17 @@
 
 #include "store/hdf5.h"
 
-#include <hdf5.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "store/h5_priv.h"
 
 az_err az_hdf5_check(const char **out_version)
 {
     static char version[40];
     unsigned major = 0, minor = 0, release = 0;
     *out_version = version;
+    az_h5_start();
     if (H5get_libversion(&major, &minor, &release) < 0)
         return az_fail(AZ_EENV, "HDF5: the library does not tell its version");
     snprintf(version, sizeof version, "%u.%u.%u", major, minor, release);

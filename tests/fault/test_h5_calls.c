@@ -111,6 +111,9 @@ int main(void)
     try_call("pread", ".tmp", EIO, false);
     try_call("rename", ".h5", EROFS, false);
     try_call("unlink", ".tmp", EACCES, false);
+    h5_options = &(az_h5_options){.striping_unit = 65536}; /* the file is made by MPI-IO */
+    try_call("open", ".tmp", EMFILE, true);
+    try_call("ftruncate", ".tmp", EIO, false);
     CHECK(write_file() == AZ_OK);
     az_free(before);
     if (rank == 0) {

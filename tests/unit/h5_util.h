@@ -45,6 +45,9 @@ static const az_h5_attr h5_attrs[] = {
 #define H5_ATTRS ((int)(sizeof h5_attrs / sizeof *h5_attrs))
 static const char h5_deck[] = "train:\n  steps: 10\nmodel: {path: \"x\"}\n";
 
+/* Options of the writer, if a test sets them. */
+static const az_h5_options *h5_options;
+
 /* All of it, written by the ranks of comm, each of which owns [first, first + n_own). */
 static inline az_err h5_write(const char *path, az_dtype dtype, int64_t first, int64_t n_own,
                               az_comm *comm, az_h5_times *times)
@@ -52,7 +55,7 @@ static inline az_err h5_write(const char *path, az_dtype dtype, int64_t first, i
     az_err err;
     az_h5_writer *w = NULL;
     float own[H5_ELEMENTS + 1];
-    AZ_TRY(az_h5_create(&w, path, "checkpoint", 4 * H5_GROUPS * H5_ELEMENTS, NULL, comm));
+    AZ_TRY(az_h5_create(&w, path, "checkpoint", 4 * H5_GROUPS * H5_ELEMENTS, h5_options, comm));
     AZ_TRY(az_h5_put_text(w, "/deck", h5_deck));
     for (int s = 0; s < H5_GROUPS; s++) {
         for (int64_t i = 0; i < n_own; i++)
