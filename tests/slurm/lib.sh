@@ -9,13 +9,14 @@ go() {
     local name=$1 launcher=$2 script=$3 deck=$4
     shift 4
     # shellcheck disable=SC2086
-    job[$name]=$(ADZE_LAUNCH=$launcher YIELD_US=${nap:-1000} LD_PRELOAD=$yield ADZE=$PWD/adze sbatch --parsable -N 2 \
+    job[$name]=$(ADZE_LAUNCH=$launcher YIELD_US=${nap:-2000} LD_PRELOAD=$yield ADZE=$PWD/adze sbatch --parsable -N 2 \
         --ntasks-per-node=2 --time=10 --output="$tmp/log.$name" --chdir="$tmp" "$@" "$src/batch/$script" "$deck" \
         output.dir="$tmp/$name" ${keys:-}) || fail "$name: sbatch"
 }
 
 failed() {
-    cp "$tmp/log.$1" "$tmp/log"
+    grep -v '^step\|^saved\|^eval\|^ ' "$tmp/log.$1"
+    rm -f "$tmp/log"
     fail "$1: $2"
 }
 

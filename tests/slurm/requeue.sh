@@ -6,7 +6,7 @@
 . "${srcdir:-.}/tests/slurm/cluster.sh"
 . "${srcdir:-.}/tests/slurm/lib.sh"
 
-cluster_begin 2 20
+cluster_begin 2 28
 deck=$src/tests/slurm/long.yaml
 
 long() {
@@ -23,11 +23,18 @@ long requeue-srun "$srun"
 long requeue-mpiexec mpiexec
 long killed-srun "$srun"
 long cancelled-srun "$srun"
+keys="run.step_timeout=6 run.save_timeout=6" long hung-srun "$srun"
+keys="run.step_timeout=6 run.save_timeout=6" long hung-mpiexec mpiexec
 # Slurm looks at limits each half minute only, so these are slow. The lead of the first is longer than its time: the
 # signal comes as soon as Slurm looks. The second gets SIGTERM, then SIGKILL. The third knows itself when its time ends.
 nap=9000 keys=checkpoint.lead=0 long limit-signal "$srun" --time=1
 nap=9000 keys=checkpoint.lead=0 long limit-hard "$srun" --time=1 --signal=B:USR1@0
 nap=4000 keys=checkpoint.lead=50 long limit-own mpiexec --time=1 --signal=B:USR1@0
+
+# The script has asked for the end; now it comes earlier, when there is a checkpoint.
+has_begun() { grep -qs '^command' "$tmp/log.$1"; }
+wait_for 30 has_begun limit-hard || failed limit-hard "has not begun"
+scontrol update JobId="${job[limit-hard]}" EndTime=now+15
 
 # A requeue is not an end: what waits for the job goes on waiting.
 after=$(sbatch --parsable -n 1 --dependency=afterok:"${job[usr1-script-srun]}" --kill-on-invalid-dep=yes \
@@ -47,12 +54,19 @@ for name in requeue-srun requeue-mpiexec; do
 done
 at 5 cancelled-srun
 scancel "${job[cancelled-srun]}"
-at 21 killed-srun # there is a checkpoint
-# shellcheck disable=SC2046
-set -- $(grep -lzFx "SLURM_JOB_ID=${job[killed-srun]}" $(grep -lx adze /proc/[0-9]*/comm 2>/dev/null | sed "s/comm/environ/") 2>/dev/null)
-[ $# = 4 ] || failed killed-srun "$# ranks found"
-kill -9 "$(cut -d/ -f3 <<<"$2")"
-scontrol update JobId="${job[limit-hard]}" EndTime=now
+# hit NAME SIGNAL: one of its ranks, when there is a checkpoint.
+hit() {
+    local name=$1 signal=$2
+    at 21 "$name"
+    # shellcheck disable=SC2046
+    set -- $(grep -lzFx "SLURM_JOB_ID=${job[$name]}" $(grep -lx adze /proc/[0-9]*/comm 2>/dev/null |
+        sed 's/comm/environ/') 2>/dev/null)
+    [ $# = 4 ] || failed "$name" "$# ranks found"
+    kill "-$signal" "$(cut -d/ -f3 <<<"$2")"
+}
+hit killed-srun KILL
+hit hung-srun STOP
+hit hung-mpiexec STOP
 
 adze 1 train "$deck" output.dir="$tmp/alone" || fail "training on one rank without Slurm"
 [ "$(steps alone)" = 140 ] || fail "not 140 steps"
@@ -83,6 +97,8 @@ said usr1-ranks-mpiexec '^state     requeue (.*SIGUSR1.*) after step'
 said usr1-script-mpiexec '^requeue   yes: goes on from checkpoint-'
 said requeue-srun '^requeue   no: Slurm ends the job itself'
 said killed-srun '^requeue   yes: goes on from checkpoint-'
+said hung-srun '^state     failed (.*exit code 4$'
+said hung-mpiexec '^requeue   yes: goes on from checkpoint-'
 said limit-signal '^signal    SIGUSR1 at .*, handed on'
 said limit-signal '^state     requeue (.*SIGUSR1'
 said limit-hard '^signal    SIGTERM at .*, handed on'
