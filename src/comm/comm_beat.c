@@ -32,15 +32,13 @@ static void *run(void *context)
 {
     az_beat *beat = context;
     for (;;) {
-        const double due = az_now() + beat->period;
-        if (wait_until(beat, due))
+        if (wait_until(beat, az_now() + beat->period))
             return NULL;
-        beat->call(beat->context, fmax(az_now() - due, 0));
+        beat->call(beat->context);
     }
 }
 
-az_err az_beat_start(az_beat *beat, double period, void (*call)(void *context, double late),
-                     void *context)
+az_err az_beat_start(az_beat *beat, double period, void (*call)(void *context), void *context)
 {
     pthread_condattr_t monotonic;
     sigset_t all, before;

@@ -15,8 +15,9 @@ _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "records are shared between processe
 /* Seconds between two looks, and between two ticks. */
 #define LOOK 0.5
 #define TICK 1.0
-/* A thread that wakes up so many seconds too late belongs to a process that was stopped. */
-#define STOPPED 2.0
+/* A thread that has not looked for so long (ns) belongs to a process that was stopped. One reading
+ * of the clock serves this and the deadline, as it may be stopped between two. */
+#define STOPPED (5 * NS / 2)
 #define END_DEADLINE 30.0
 /* Most characters of a line of the table, and of what stands around the lines (comm_table.c). */
 #define LINE_BYTES 320
@@ -104,20 +105,11 @@ az_err az_watch_set_dir(az_comm *comm, const char *opt_dir)
     return AZ_OK;
 }
 
-static void tick(void *context, double late)
-{
-    (void)late;
-    az_watch *w = context;
-    w->opt_tick(w->tick_context);
-}
-
 az_err az_watch_set_tick(az_comm *comm, void (*opt_tick)(void *context), void *context)
 {
     az_watch *w = comm->watch;
     az_beat_stop(&w->tick);
-    w->opt_tick = opt_tick;
-    w->tick_context = context;
-    return opt_tick != NULL ? az_beat_start(&w->tick, TICK, tick, w) : AZ_OK;
+    return opt_tick != NULL ? az_beat_start(&w->tick, TICK, opt_tick, context) : AZ_OK;
 }
 
 void az_watch_set_code(az_comm *comm, int code)
@@ -129,22 +121,23 @@ void az_watch_set_code(az_comm *comm, int code)
 
 /* When to count from: the last sign of life, or the moment at which this process went on after it
  * was stopped, which counts once between two signs. */
-static int64_t find_begin(az_watch *w, int64_t now, double late)
+static int64_t find_begin(az_watch *w, int64_t now)
 {
     const int64_t time = GET(&w->own->time);
-    if (late > STOPPED && w->time_then != time) {
+    if (now - w->looked > STOPPED && w->time_then != time) {
         w->since = now;
         w->time_then = time;
     }
     return w->time_then == time ? w->since : time;
 }
 
-static void look(void *context, double late)
+static void look(void *context)
 {
     az_watch *w = context;
     pthread_mutex_lock(&w->lock);
     const int64_t now = az_watch_now(), phase = GET(&w->own->phase);
-    const int64_t deadline = GET(&w->deadline[phase]), begin = find_begin(w, now, late);
+    const int64_t deadline = GET(&w->deadline[phase]), begin = find_begin(w, now);
+    w->looked = now;
     PUT(&w->own->beat, now);
     const bool missed = deadline > 0 && now - begin > deadline;
     if (missed && phase == AZ_PHASE_END)
@@ -214,6 +207,7 @@ az_err az_watch_create(az_comm *comm)
         strcpy(w->host, "host");
     w->own = &w->last;
     w->main = pthread_self();
+    w->looked = az_watch_now();
     w->launcher = getenv("PMI_FD") != NULL ? atoi(getenv("PMI_FD")) : -1;
     err = allocate(w);
 out:

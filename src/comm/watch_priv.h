@@ -12,7 +12,7 @@
 /* ---- 1. a thread that calls a function every so many seconds ---- */
 
 typedef struct {
-    void (*call)(void *context, double late); /* late: seconds since it was due */
+    void (*call)(void *context);
     void *context;
     double period;
     pthread_t thread;
@@ -22,8 +22,7 @@ typedef struct {
 } az_beat;
 
 /* Start: all signals are blocked in the thread, so that they reach the main one. Local. */
-az_err az_beat_start(az_beat *beat, double period, void (*call)(void *context, double late),
-                     void *context);
+az_err az_beat_start(az_beat *beat, double period, void (*call)(void *context), void *context);
 /* Ends when a call under way has returned; may be called of one that was not started. Local. */
 void az_beat_stop(az_beat *beat);
 
@@ -87,6 +86,7 @@ typedef struct {
     _Atomic int64_t deadline[AZ_N_PHASES]; /* ns */
     _Atomic int code;
     /* The watchdog's own. */
+    int64_t looked;           /* when it looked last */
     int64_t since, time_then; /* it counts from here if nothing came after time_then */
     char host[65];
     int launcher; /* the connection to a launcher that hands one on (PMI), or -1 */
@@ -95,8 +95,6 @@ typedef struct {
     char *text;   /* of the table */
     size_t text_bytes;
     az_beat beat, tick;
-    void (*opt_tick)(void *context);
-    void *tick_context;
 } az_watch;
 
 /* Start the watchdog of this rank, as comm->watch. Collective over the world. */

@@ -24,11 +24,11 @@ ranks() {
         exe=${exe%/exe} && echo "${exe#/proc/}"
     done
 }
-# start NAME ARGUMENTS...: three ranks that train into $tmp/NAME, output in $tmp/NAME.log
+# start NAME ARGUMENTS...: $n ranks that train into $tmp/NAME, output in $tmp/NAME.log
 start() {
     local name=$1
     shift
-    LD_PRELOAD="$yield $PWD/tests/tools/hang.so" timeout -k 5 60 ${MPIEXEC:-mpiexec} -n 3 ./adze train "$tmp/deck.yaml" \
+    LD_PRELOAD="$yield $PWD/tests/tools/hang.so" timeout -k 5 60 ${MPIEXEC:-mpiexec} -n "${n:-3}" ./adze train "$tmp/deck.yaml" \
         output.dir="$tmp/$name" output.progress=none "$@" >"$tmp/$name.log" 2>&1 &
     launcher=$!
 }
@@ -91,6 +91,14 @@ reading() {
     lost reading '[0-9]+' sleeping loading '- unit [0-9]+' none
     grep -q 'others wait (loading, .*in collective [0-9]* (agree))' "$tmp/reading.log" || broken reading "where the others wait"
 }
+# The rank that says it is the one that holds the locks.
+alone() {
+    n=1 AZ_HANG=pread AZ_HANG_AT=3 start alone
+    ends alone 4 10
+    grep -q 'rank 0 on .*, sleeping, is waited for (loading' "$tmp/alone.log" || broken alone "the table"
+    cmp -s <(grep -A 2 '^adze: watchdog' "$tmp/alone.log") "$tmp/alone"/watchdog-*.txt || broken alone "its file"
+    grep -q '^state: failed$' "$tmp/alone/state" || broken alone "the state"
+}
 # All are stopped for longer than the deadline: that is no fault of theirs.
 resumed() {
     start resumed
@@ -130,7 +138,7 @@ bad() {
 }
 # The cases wait more than they work.
 pids=()
-for case in stopped reading resumed done_ bad; do
+for case in stopped reading alone resumed done_ bad; do
     $case >"$tmp/$case.case" 2>&1 &
     pids+=($!)
 done
