@@ -167,7 +167,7 @@ static herr_t flush_disk(H5FD_t *file, hid_t how, hbool_t closing)
 static const H5FD_class_t driver = {
 #ifdef H5FD_CLASS_VERSION
     .version = H5FD_CLASS_VERSION,
-    .value = (H5FD_class_value_t)600, /* of the range that is free for all */
+    .value = (H5FD_class_value_t)500, /* of the range that needs no registration */
 #endif
     .name = "adze",
     .maxaddr = INT64_MAX,
