@@ -98,6 +98,22 @@ static int write_synced(const char *path, const char *text, size_t bytes)
     return e;
 }
 
+/* The same into a file that is there: on a disk that is full its block still takes it. A reader
+ * sees the old text or the new one, as it is written at once. */
+static int overwrite(const char *path, const char *text, size_t bytes)
+{
+    int e = 0;
+    const int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return errno;
+    errno = 0;
+    if (pwrite(fd, text, bytes, 0) != (ssize_t)bytes || ftruncate(fd, (off_t)bytes) != 0 ||
+        (fsync(fd) != 0 && errno != EINVAL))
+        e = errno != 0 ? errno : ENOSPC;
+    close(fd);
+    return e;
+}
+
 static int sync_dir(const char *dir)
 {
     int e = 0;
@@ -126,9 +142,11 @@ int az_state_put(const char *dir, const az_state *state)
     e = write_synced(tmp, text, n);
     if (e == 0 && rename(tmp, path) != 0)
         e = errno;
-    if (e != 0)
+    if (e != 0) {
         unlink(tmp);
-    return e != 0 ? e : sync_dir(dir);
+        return overwrite(path, text, n) == 0 ? 0 : e;
+    }
+    return sync_dir(dir);
 }
 
 az_err az_state_write(const char *dir, const az_state *state)

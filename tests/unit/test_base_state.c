@@ -203,6 +203,25 @@ static void two_threads(void **state)
     assert_line("checkpoint: checkpoint-000120.h5");
 }
 
+/* Where no file can be made the one that is there is written over: a directory in the place of the
+ * temporary file stands for the full disk. */
+static void no_new_file(void **state)
+{
+    (void)state;
+    char host[65] = "", path[160];
+    gethostname(host, sizeof host - 1);
+    const az_state first = {
+        .state = "running", .reason = "a reason that is long", .checkpoint = ""};
+    assert_int_equal(az_state_write(dir, &first), AZ_OK);
+    snprintf(path, sizeof path, "%s/state.tmp-%s-%ld", dir, host, (long)getpid());
+    assert_int_equal(mkdir(path, 0777), 0);
+    assert_int_equal(
+        az_state_write(dir, &(az_state){.state = "done", .reason = "", .checkpoint = ""}), AZ_OK);
+    assert_int_equal(strncmp(read_state(), "state: done\nreason: \ncode: 0\n", 29), 0);
+    assert_int_equal(text[strlen(text) - 1], '\n');
+    assert_int_equal(rmdir(path), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -210,6 +229,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(controls, setup, teardown),
         cmocka_unit_test_setup_teardown(long_reason, setup, teardown),
         cmocka_unit_test_setup_teardown(failures, setup, teardown),
+        cmocka_unit_test_setup_teardown(no_new_file, setup, teardown),
         cmocka_unit_test_setup_teardown(change_keeps, setup, teardown),
         cmocka_unit_test_setup_teardown(two_threads, setup, teardown),
     };
