@@ -90,6 +90,9 @@ typedef struct {
  * datasets contiguous and within the file, attributes and texts right by their CRC) and handed on.
  * Everything that is wrong is named in one message (AZ_EINPUT). Collective. */
 az_err az_h5_open(az_h5_reader **out_reader, const char *path, az_comm *comm);
+/* Whether a file that az_h5_open refuses is adze's, but of a format that this version does not
+ * know: then it is not damaged. Local. */
+bool az_h5_is_other_version(const char *path);
 void az_h5_close(az_h5_reader *opt_reader);
 const char *az_h5_get_kind(const az_h5_reader *reader);
 /* Dataset i (0, 1, ..., sorted by path), NULL after the last; by path, NULL if there is none.

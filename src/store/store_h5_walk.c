@@ -427,3 +427,23 @@ out:
     az_faults_fini(&w.faults);
     return err;
 }
+
+bool az_h5_is_other_version(const char *path)
+{
+    int64_t version = AZ_H5_VERSION;
+    hid_t attr = -1, type = -1, space = -1, wanted = H5Tcopy(H5T_STD_I64LE);
+    const hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
+    if (file >= 0)
+        attr = H5Aopen_by_name(file, "/", AZ_H5_FORMAT, H5P_DEFAULT, H5P_DEFAULT);
+    if (attr >= 0 && (type = H5Aget_type(attr)) >= 0 && (space = H5Aget_space(attr)) >= 0 &&
+        H5Tequal(type, wanted) > 0 && H5Sget_simple_extent_type(space) == H5S_SCALAR &&
+        H5Aread(attr, wanted, &version) < 0)
+        version = AZ_H5_VERSION;
+    az_h5_drop(space);
+    az_h5_drop(type);
+    az_h5_drop(attr);
+    az_h5_drop(wanted);
+    if (file >= 0)
+        H5Fclose(file);
+    return version != AZ_H5_VERSION;
+}

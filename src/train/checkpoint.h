@@ -50,14 +50,17 @@ az_err az_checkpoint_write(const az_checkpoint *c, const az_trainer *trainer, co
 az_err az_checkpoint_write_adapter(const az_checkpoint *c, const az_trainer *trainer,
                                    const char *path, az_dtype dtype);
 /* Read a checkpoint and go on from it. Fails with AZ_EINPUT and *out_damaged where the file is not
- * whole; without it where the file is of another run: another base, other data, another adapter, or
- * a deck that differs in a key that is fixed. Where the evaluation set is another one, what was
- * noted of earlier evaluations is dropped, and said. Adapter, moments and *out_trainer are
- * overwritten; after a failure they are undefined. What may change bits (another kind of CPU, BLAS,
- * number of threads) is said. Collective. */
+ * whole; without it where it cannot be opened, is of another version of the format, or of another
+ * run: another base, other data, another adapter, or a deck that differs in a key that is fixed.
+ * Where the evaluation set is another one, what was noted of earlier evaluations is dropped, and
+ * said. Adapter, moments and *out_trainer are overwritten; after a failure they are undefined. What
+ * may change bits (another kind of CPU, BLAS, number of threads) is said. Collective. */
 az_err az_checkpoint_read(az_checkpoint *c, az_trainer *out_trainer, const char *path,
                           bool *out_damaged);
-/* Read the adapter alone. Collective. */
+/* Fails if a file is a whole checkpoint of another run. Collective. */
+az_err az_checkpoint_compare(const az_checkpoint *c, const char *path);
+/* Read the adapter alone. The moments are lost; after a failure the adapter is as it was.
+ * Collective. */
 az_err az_checkpoint_read_adapter(az_checkpoint *c, const char *path);
 
 #endif

@@ -56,6 +56,8 @@ void az_report_step(az_report *report, int64_t step, const az_step *s,
                     const az_optim_result *result, double lr);
 /* Seconds that belong to no step: what is left is reckoned without them. Local. */
 void az_report_pause(az_report *report, double seconds);
+/* metrics.jsonl goes to the disk: a checkpoint must not be ahead of it. Local. */
+void az_report_sync(az_report *report);
 void az_report_eval(az_report *report, int64_t step, const az_eval_result *result);
 /* How it went: losses, time by operation, memory by category. Collective. */
 void az_report_summary(az_report *report, const az_engine *engine, const az_pass *pass);

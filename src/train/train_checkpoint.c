@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kern/kern.h"
 
@@ -270,6 +271,14 @@ static const char *get_string(fields *f, const char *name)
     return a != NULL ? a->s : "";
 }
 
+/* A file whose bytes are right may still have been made by hand. */
+static bool is_possible(const az_trainer *t, int64_t updates)
+{
+    return t->step >= 0 && t->tokens >= 0 && t->skipped >= 0 && t->skipped <= t->step &&
+           updates == t->step - t->skipped && t->evaluated >= -1 && t->evaluated <= t->step &&
+           t->best_step >= -1 && t->best_step <= t->step && t->patience >= 0;
+}
+
 /* Whether this is a checkpoint with all that az_checkpoint_read needs besides arrays. */
 static az_err read_trainer(az_checkpoint *c, az_trainer *t, const az_h5_reader *file,
                            const char *path)
@@ -285,9 +294,17 @@ static az_err read_trainer(az_checkpoint *c, az_trainer *t, const az_h5_reader *
                       .best_step = get_int(&f, "best_step"),
                       .patience = get_int(&f, "evaluations_without_improvement"),
                       .reference = get_real(&f, "improved_to")};
-    az_optim_set_updates(c->optim, get_int(&f, "updates"));
+    const int64_t updates = get_int(&f, "updates");
     if (f.err == AZ_OK && az_h5_get_text(file, "/deck") == NULL)
         f.err = az_fail(AZ_EINPUT, "%s: /deck is missing", path);
+    if (f.err == AZ_OK && !is_possible(t, updates))
+        f.err = az_fail(AZ_EINPUT,
+                        "%s: /trainer holds numbers that no run has: step %lld, tokens %lld, "
+                        "skipped %lld, updates %lld, evaluated_step %lld, best_step %lld",
+                        path, (long long)t->step, (long long)t->tokens, (long long)t->skipped,
+                        (long long)updates, (long long)t->evaluated, (long long)t->best_step);
+    if (f.err == AZ_OK)
+        az_optim_set_updates(c->optim, updates);
     return f.err;
 }
 
@@ -370,15 +387,43 @@ static void warn_of_bits(const az_h5_reader *file, const char *path)
     az_str_fini(&what);
 }
 
-/* The adapter from an open file, whole on every rank. */
+/* The adapter from an open file, whole on every rank. By way of moments that are not needed, so
+ * that the adapter is left alone where the file is damaged. */
 static az_err read_adapter(az_checkpoint *c, az_h5_reader *file)
 {
     az_err err;
     int64_t first;
     const int64_t n = az_optim_get_slice(c->optim, &first);
-    AZ_TRY(az_h5_read_arrays(file, "/adapter", c->arrays, c->n_arrays, c->engine->flat + first,
-                             first, n));
+    float *slice = az_optim_get_exp_avg(c->optim);
+    AZ_TRY(az_h5_read_arrays(file, "/adapter", c->arrays, c->n_arrays, slice, first, n));
+    if (n > 0)
+        memcpy(c->engine->flat + first, slice, (size_t)n * sizeof *slice);
     az_optim_share(c->optim, c->engine->flat);
+out:
+    return err;
+}
+
+/* Open a file to go on from. *out_damaged: what is wrong is in its bytes. */
+static az_err open_file(az_h5_reader **out_file, const char *path, bool *out_damaged, az_comm *comm)
+{
+    az_err err;
+    int fd = -1;
+    int64_t bytes;
+    bool damaged = false;
+    *out_damaged = false;
+    *out_file = NULL;
+    err = az_file_size(&bytes, path);
+    if (err == AZ_OK)
+        err = az_file_open(&fd, path);
+    if (fd >= 0)
+        close(fd);
+    AZ_TRY(az_comm_agree(comm, err));
+    err = az_h5_open(out_file, path, comm);
+    if (err == AZ_EINPUT) {
+        damaged = az_comm_rank(comm) != 0 || !az_h5_is_other_version(path);
+        az_comm_bcast(comm, &damaged, sizeof damaged, 0);
+        *out_damaged = damaged;
+    }
 out:
     return err;
 }
@@ -398,8 +443,8 @@ az_err az_checkpoint_read(az_checkpoint *c, az_trainer *out_trainer, const char 
     az_h5_reader *file = NULL;
     int64_t first;
     const int64_t n = az_optim_get_slice(c->optim, &first);
+    AZ_TRY(open_file(&file, path, out_damaged, comm));
     *out_damaged = true;
-    AZ_TRY(az_h5_open(&file, path, comm));
     err = check_kind(file, path);
     if (err == AZ_OK)
         err = read_trainer(c, out_trainer, file, path);
@@ -420,6 +465,26 @@ out:
     az_h5_close(file);
     if (err != AZ_EINPUT)
         *out_damaged = false;
+    return err;
+}
+
+az_err az_checkpoint_compare(const az_checkpoint *c, const char *path)
+{
+    az_err err;
+    az_comm *comm = c->engine->comm;
+    az_h5_reader *file = NULL;
+    bool damaged;
+    err = open_file(&file, path, &damaged, comm);
+    if (err != AZ_OK && damaged) {
+        az_err_clear();
+        return AZ_OK;
+    }
+    AZ_TRY(err);
+    if (strcmp(az_h5_get_kind(file), "checkpoint") == 0)
+        err = check_run(c, file, path, 0);
+    AZ_TRY(az_comm_agree(comm, err));
+out:
+    az_h5_close(file);
     return err;
 }
 

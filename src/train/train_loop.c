@@ -23,26 +23,26 @@
 
 /* ---- evaluation ---- */
 
-/* A checkpoint of step 0 would be no adapter: the best one is looked for from the first step on. */
-static bool note_eval(az_run *r, double loss)
+/* A checkpoint of step 0 would be no adapter: the best one is looked for from the first step on. A
+ * loss that is not finite is no lower one. */
+static void note_eval(az_run *r, double loss)
 {
     az_trainer *t = &r->trainer;
     t->evaluated = t->step;
     t->eval_loss = loss;
-    if (t->step == 0 || !isfinite(loss))
-        return false;
+    if (t->step == 0)
+        return;
     const double threshold = az_deck_real(r->deck, "eval.early_stopping_threshold");
-    if (isnan(t->reference) || loss < t->reference - threshold) {
+    if (isfinite(loss) && (isnan(t->reference) || loss < t->reference - threshold)) {
         t->reference = loss;
         t->patience = 0;
     } else {
         t->patience++;
     }
-    if (!isnan(t->best_loss) && loss >= t->best_loss)
-        return false;
+    if (!isfinite(loss) || (!isnan(t->best_loss) && loss >= t->best_loss))
+        return;
     t->best_loss = loss;
     t->best_step = t->step;
-    return true;
 }
 
 static bool eval_is_due(const az_run *r)
@@ -52,15 +52,14 @@ static bool eval_is_due(const az_run *r)
            (s == 0 || s == r->total_steps || (r->eval_steps > 0 && s % r->eval_steps == 0));
 }
 
-/* *out_best: it is the best so far. */
-static az_err evaluate(az_run *r, bool *out_best)
+static az_err evaluate(az_run *r)
 {
     az_err err;
     az_eval_result result;
     az_watch_enter(r->comm, AZ_PHASE_EVAL, r->trainer.step);
     AZ_TRY(az_eval_run(&result, r->eval, r->pass));
     az_report_eval(&r->report, r->trainer.step, &result);
-    *out_best = note_eval(r, result.loss);
+    note_eval(r, result.loss);
 out:
     return err;
 }
@@ -70,6 +69,18 @@ static bool is_stalled(const az_run *r)
 {
     return az_deck_has(r->deck, "eval.early_stopping_patience") &&
            r->trainer.patience >= az_deck_int(r->deck, "eval.early_stopping_patience");
+}
+
+static void say_stalled(const az_run *r)
+{
+    const az_trainer *t = &r->trainer;
+    char what[80] = "been a finite number";
+    if (!isnan(t->reference))
+        snprintf(what, sizeof what, "fallen below %.6g - %g", t->reference,
+                 az_deck_real(r->deck, "eval.early_stopping_threshold"));
+    az_say("early     the evaluation loss has not %s in %lld evaluations: the run ends after step "
+           "%lld",
+           what, (long long)t->patience, (long long)t->step);
 }
 
 /* ---- one step ---- */
@@ -148,8 +159,10 @@ static az_err save(az_run *r)
     az_err err;
     const int64_t before = r->saves.n_saves;
     const double begin = az_now();
+    az_report_sync(&r->report);
     err = az_saves_write(&r->saves, &r->trainer);
     az_report_pause(&r->report, az_now() - begin);
+    r->unsaved = err != AZ_OK;
     AZ_TRY(err);
     if (r->saves.n_saves > before && az_comm_rank(r->comm) == 0)
         az_run_note(r, "running", "", AZ_OK);
@@ -163,7 +176,8 @@ az_err az_run_check_saved(const az_run *r)
         return AZ_OK;
     return az_fail(AZ_EENV, "%s: the state after step %lld could not be saved; %s%s", r->dir,
                    (long long)r->trainer.step,
-                   r->saves.last_name[0] != '\0' ? "the last good checkpoint is " : "there is none",
+                   r->saves.last_name[0] != '\0' ? "the last good checkpoint is "
+                                                 : "there is no checkpoint",
                    r->saves.last_name);
 }
 
@@ -172,21 +186,25 @@ static az_err finish_step(az_run *r, bool *out_last)
 {
     az_err err = AZ_OK;
     const size_t calls = az_mem_get_total().calls;
-    const az_trainer *t = &r->trainer;
-    bool best = false;
+    az_trainer *t = &r->trainer;
+    const az_trainer before = *t;
     if (eval_is_due(r))
-        AZ_TRY(evaluate(r, &best));
+        AZ_TRY(evaluate(r));
     *out_last = t->step >= r->total_steps;
     if (!*out_last && is_stalled(r)) {
         *out_last = true;
-        az_say("early     the evaluation loss has not fallen below %.6g - %g in %lld evaluations: "
-               "the run ends after step %lld",
-               t->reference, az_deck_real(r->deck, "eval.early_stopping_threshold"),
-               (long long)t->patience, (long long)t->step);
+        say_stalled(r);
     }
     const bool due = t->step > 0 && az_saves_is_due(&r->saves, t);
-    if (*out_last || due || (best && az_deck_bool(r->deck, "checkpoint.keep_best")))
+    const bool best = r->saves.keep_best && t->step > 0 && t->best_step == t->step;
+    if (*out_last || due || best)
         AZ_TRY(save(r));
+    if (best && !*out_last && r->saves.last_step != t->step) {
+        /* It could not be saved: the best one is one that is there. */
+        const bool earlier = before.best_step < t->step;
+        t->best_step = earlier ? before.best_step : -1;
+        t->best_loss = earlier ? before.best_loss : NAN;
+    }
     if (r->time_limit < INFINITY)
         az_stop_set_time(r->time_limit - az_run_get_lead(r));
 out:
@@ -205,7 +223,9 @@ static az_err stop(az_run *r)
     az_err_clear();
     if (t->step > 0)
         AZ_TRY(save(r));
-    AZ_TRY(az_run_check_saved(r));
+    err = az_run_check_saved(r);
+    r->unsaved = err != AZ_OK;
+    AZ_TRY(err);
     if (r->saves.last_step >= 0)
         err =
             az_fail(AZ_ESTOP,

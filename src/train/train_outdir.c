@@ -344,6 +344,7 @@ static az_err open_dir(az_outdir *o, const char *dir)
     AZ_TRY(az_watch_set_tick(o->comm, touch, o));
     o->ticking = true;
     az_outdir_sweep(dir);
+    err = az_outdir_check(dir);
 out:
     return err;
 }

@@ -28,6 +28,8 @@ typedef struct {
     az_saves saves;
     az_trainer trainer;
     bool opened;       /* the run is in its directory: its end is noted there */
+    bool best_lost;    /* the best adapter could not be read at the end */
+    bool unsaved;      /* the run ends because its state could not be saved */
     double time_limit; /* clock at the end of the allocation, INFINITY if not known */
     size_t outside;    /* allocations of evaluation and saves, not of steps */
 } az_run;

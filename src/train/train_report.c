@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "train/report.h"
@@ -18,17 +19,19 @@ static bool is_seen(const char *line, const az_trainer *trainer)
 }
 
 /* Keep what the checkpoint has seen. A last line that was cut by the end of the earlier run goes.
- */
+ * What is no file (a pipe, /dev/null) holds no lines. */
 static az_err cut_metrics(const char *path, const az_trainer *trainer)
 {
     az_err err = AZ_OK;
     char *text = NULL;
     az_str kept = {0};
     size_t bytes = 0;
-    if (!az_file_exists(path))
+    struct stat st;
+    if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
         return AZ_OK;
     AZ_TRY(az_file_read(&text, &bytes, path));
-    for (char *line = text, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
+    for (char *line = text, *end; (end = memchr(line, '\n', bytes - (size_t)(line - text))) != NULL;
+         line = end + 1) {
         *end = '\0';
         if (is_seen(line, trainer))
             AZ_TRY(az_str_add(&kept, "%s\n", line));
@@ -85,6 +88,15 @@ static void flush_metrics(az_report *r)
 {
     errno = 0;
     check_metrics(r, fflush(r->metrics) != 0 || ferror(r->metrics));
+}
+
+void az_report_sync(az_report *r)
+{
+    if (r->metrics == NULL)
+        return;
+    errno = 0;
+    check_metrics(r, fflush(r->metrics) != 0 ||
+                         (fsync(fileno(r->metrics)) != 0 && errno != EINVAL && errno != EROFS));
 }
 
 static void close_metrics(az_report *r)

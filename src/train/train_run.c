@@ -94,14 +94,27 @@ static az_err open_optim(az_run *r)
 
 /* ---- the output directory */
 
-/* When the allocation ends, as Slurm says; INFINITY without. Of rank 0: it tells the others. */
+/* When the allocation ends, as Slurm says; INFINITY without. Of rank 0: it tells the others. A
+ * moment that is past is that of another job, or the end has been put off since. */
 static double find_time_limit(const az_run *r)
 {
-    const char *end = getenv("SLURM_JOB_END_TIME");
-    const long long unix_s = end != NULL ? atoll(end) : 0;
-    if (unix_s <= 0 || az_comm_rank(r->comm) != 0)
+    const char *text = getenv("SLURM_JOB_END_TIME");
+    char *rest;
+    if (text == NULL || text[0] == '\0' || az_comm_rank(r->comm) != 0)
         return INFINITY;
-    return az_now() + (double)(unix_s - (long long)time(NULL));
+    const long long end = strtoll(text, &rest, 10);
+    const double left = *rest == '\0' ? (double)end - (double)time(NULL) : -1;
+    if (left <= 0) {
+        az_warn("SLURM_JOB_END_TIME is %.40s, which is no moment to come: the end of the "
+                "allocation is not known",
+                text);
+        return INFINITY;
+    }
+    if (left <= az_run_get_lead(r))
+        az_warn("the allocation ends in %.0f s, and the run is to stop %.0f s before "
+                "(checkpoint.lead): there is no time for a step",
+                left, az_run_get_lead(r));
+    return az_now() + left;
 }
 
 void az_run_note(const az_run *r, const char *state, const char *reason, int code)
@@ -190,16 +203,52 @@ out:
     return err;
 }
 
-/* The adapter that is the result: the last one, or the best. */
-static az_err choose_adapter(az_run *r)
+/* The adapter that is the result: the last one, or the best. The last is written all the same where
+ * the best cannot be read. */
+static void choose_adapter(az_run *r)
 {
     const az_trainer *t = &r->trainer;
     if (!az_deck_bool(r->deck, "checkpoint.load_best_model_at_end") || t->best_step < 0 ||
         t->best_step == t->step)
-        return AZ_OK;
-    az_say("best      the adapter after step %lld, evaluation loss %.4f", (long long)t->best_step,
-           t->best_loss);
-    return az_saves_load_adapter(&r->saves, t->best_step);
+        return;
+    if (az_saves_load_adapter(&r->saves, t->best_step) == AZ_OK) {
+        az_say("best      the adapter after step %lld, evaluation loss %.4f",
+               (long long)t->best_step, t->best_loss);
+        return;
+    }
+    az_warn("%s; the adapter is that after the last step", az_err_message());
+    az_err_clear();
+    r->best_lost = true;
+}
+
+/* What must be said of results that are not what the deck asks for. */
+static az_err check_results(az_run *r)
+{
+    az_err err;
+    AZ_TRY(az_report_close(&r->report));
+    AZ_TRY(az_run_check_saved(r));
+    if (r->best_lost)
+        err = az_fail(AZ_EENV,
+                      "%s: the adapter is that after the last step, as the checkpoint of step "
+                      "%lld, which had the lowest evaluation loss, could not be read",
+                      r->dir, (long long)r->trainer.best_step);
+out:
+    return err;
+}
+
+/* The run ends as its state cannot be saved: its adapter may fit all the same. */
+static az_err rescue_adapter(az_run *r, az_err why)
+{
+    az_str message = {0};
+    const az_err kept = az_comm_agree(r->comm, az_str_add(&message, "%s", az_err_message()));
+    az_err_clear();
+    if (kept == AZ_OK && write_adapter(r) != AZ_OK) {
+        az_warn("not all of the adapter could be written: %s", az_err_message());
+        az_err_clear();
+    }
+    az_fail(why, "%s", kept == AZ_OK ? message.s : "the state could not be saved");
+    az_str_fini(&message);
+    return why;
 }
 
 /* What a batch script needs to know of checkpoints. */
@@ -278,17 +327,19 @@ az_err az_train_run(const az_deck *deck, az_comm *comm)
     AZ_TRY(open_run(&r));
     if (az_deck_bool(deck, "run.poison"))
         hash = az_shard_hash(r.engine.shard);
-    AZ_TRY(az_run_loop(&r));
+    err = az_run_loop(&r);
+    if (err != AZ_OK && r.unsaved && r.trainer.step > 0)
+        err = rescue_adapter(&r, err);
+    AZ_TRY(err);
     if (az_deck_bool(deck, "run.poison")) {
         AZ_ASSERT(hash == az_shard_hash(r.engine.shard));
         az_say("base      unchanged, hash of rank 0's slices %016llx", (unsigned long long)hash);
     }
     az_report_summary(&r.report, &r.engine, r.pass);
     say_saves(&r);
-    AZ_TRY(choose_adapter(&r));
+    choose_adapter(&r);
     AZ_TRY(write_adapter(&r));
-    AZ_TRY(az_report_close(&r.report));
-    AZ_TRY(az_run_check_saved(&r));
+    AZ_TRY(check_results(&r));
 out:
     note_end(&r, err);
     close_run(&r);

@@ -1,7 +1,7 @@
 /* train/saves: the checkpoints of an output directory. */
 #include <config.h>
 
-#include "train/saves.h"
+#include "train/saves_priv.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -42,7 +42,7 @@ double az_saves_estimate(const az_saves *s)
 
 /* ---- names ---- */
 
-static void name_of(char *name, size_t size, int64_t step)
+void az_saves_name(char *name, size_t size, int64_t step)
 {
     snprintf(name, size, "checkpoint-%06" PRId64 ".h5", step);
 }
@@ -54,7 +54,7 @@ static int64_t step_of(const char *name)
     if (strncmp(name, "checkpoint-", 11) != 0)
         return -1;
     const long long step = strtoll(name + 11, &end, 10);
-    name_of(again, sizeof again, step);
+    az_saves_name(again, sizeof again, step);
     return step >= 0 && strcmp(name, again) == 0 ? step : -1;
 }
 
@@ -64,8 +64,7 @@ static int newest_first(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* Steps of the checkpoints in the directory, the newest first. Local. */
-static az_err list_steps(const char *dir, int64_t **out_steps, int64_t *out_n)
+az_err az_saves_list(const char *dir, int64_t **out_steps, int64_t *out_n)
 {
     az_err err = AZ_OK;
     int64_t n = 0, room = 0, *steps = NULL;
@@ -95,119 +94,17 @@ out:
     return err;
 }
 
-/* The same list on all ranks. Collective. */
-static az_err share_steps(const az_saves *s, int64_t **out_steps, int64_t *out_n)
-{
-    az_err err = AZ_OK;
-    const bool root = az_comm_rank(s->comm) == 0;
-    *out_steps = NULL;
-    *out_n = 0;
-    if (root)
-        err = list_steps(s->dir, out_steps, out_n);
-    AZ_TRY(az_comm_agree(s->comm, err));
-    az_comm_bcast(s->comm, out_n, sizeof *out_n, 0);
-    if (!root)
-        err = AZ_NEW(*out_steps, (size_t)*out_n, "checkpoint");
-    AZ_TRY(az_comm_agree(s->comm, err));
-    az_comm_bcast(s->comm, *out_steps, (size_t)*out_n * sizeof **out_steps, 0);
-out:
-    return err;
-}
-
-/* ---- going on ---- */
-
-static az_err read_one(az_saves *s, az_trainer *trainer, const char *path, bool *out_damaged)
-{
-    az_err err;
-    az_trainer found;
-    AZ_TRY(az_checkpoint_read(s->checkpoint, &found, path, out_damaged));
-    *trainer = found;
-    az_say("resume    %s: goes on after step %lld of %lld", path, (long long)found.step,
-           (long long)s->checkpoint->total_steps);
-out:
-    return err;
-}
-
-static void remember(az_saves *s, int64_t step)
+void az_saves_remember(az_saves *s, int64_t step)
 {
     s->last_step = step;
-    name_of(s->last_name, sizeof s->last_name, step);
-}
-
-/* The newest whole one; damaged ones are named and passed over. */
-static az_err resume_newest(az_saves *s, az_trainer *trainer, const int64_t *steps, int64_t n)
-{
-    az_err err = AZ_OK;
-    char name[40], *path = NULL;
-    bool damaged = false;
-    for (int64_t i = 0; i < n; i++) {
-        name_of(name, sizeof name, steps[i]);
-        az_free(path);
-        path = az_path_join(s->dir, name);
-        AZ_TRY(az_comm_agree(s->comm, path != NULL ? AZ_OK : AZ_EENV));
-        err = read_one(s, trainer, path, &damaged);
-        if (err == AZ_OK)
-            remember(s, steps[i]);
-        if (err == AZ_OK || !damaged)
-            goto out;
-        az_warn("not whole, passed over: %s", az_err_message());
-        az_err_clear();
-    }
-    if (n > 0)
-        err = az_fail(AZ_EINPUT,
-                      "%s: none of its %lld checkpoints is whole; remove them to start anew, or "
-                      "give another output.dir",
-                      s->dir, (long long)n);
-out:
-    az_free(path);
-    return err;
-}
-
-/* A file that the user names; the directory must not hold newer ones, from which a later run would
- * go on. */
-static az_err resume_file(az_saves *s, az_trainer *trainer, const char *path, const int64_t *steps,
-                          int64_t n)
-{
-    az_err err;
-    bool damaged;
-    AZ_TRY(read_one(s, trainer, path, &damaged));
-    if (n > 0 && steps[0] > trainer->step) {
-        char name[40];
-        name_of(name, sizeof name, steps[0]);
-        err = az_fail(AZ_EINPUT,
-                      "checkpoint.resume: %s is of step %lld, but %s holds %s, which is newer: "
-                      "remove it, or give another output.dir",
-                      path, (long long)trainer->step, s->dir, name);
-    }
-out:
-    return err;
-}
-
-az_err az_saves_resume(az_saves *s, az_trainer *trainer)
-{
-    az_err err;
-    int64_t *steps = NULL, n = 0;
-    const char *from = az_deck_string(s->deck, "checkpoint.resume");
-    AZ_TRY(share_steps(s, &steps, &n));
-    if (strcmp(from, "auto") == 0)
-        err = resume_newest(s, trainer, steps, n);
-    else if (strcmp(from, "no") != 0)
-        err = resume_file(s, trainer, from, steps, n);
-    else if (n > 0)
-        err = az_fail(AZ_EINPUT,
-                      "checkpoint.resume is no, but %s holds %lld checkpoint%s of an earlier run: "
-                      "remove %s, or give another output.dir",
-                      s->dir, (long long)n, n == 1 ? "" : "s", n == 1 ? "it" : "them");
-out:
-    az_free(steps);
-    return err;
+    az_saves_name(s->last_name, sizeof s->last_name, step);
 }
 
 az_err az_saves_load_adapter(az_saves *s, int64_t step)
 {
     az_err err;
     char name[40];
-    name_of(name, sizeof name, step);
+    az_saves_name(name, sizeof name, step);
     char *path = az_path_join(s->dir, name);
     AZ_TRY(az_comm_agree(s->comm, path != NULL ? AZ_OK : AZ_EENV));
     AZ_TRY(az_checkpoint_read_adapter(s->checkpoint, path));
@@ -234,7 +131,7 @@ static void remove_old(const az_saves *s, const az_trainer *trainer)
 {
     int64_t *steps, n, kept = 0;
     char name[40];
-    if (list_steps(s->dir, &steps, &n) != AZ_OK) {
+    if (az_saves_list(s->dir, &steps, &n) != AZ_OK) {
         az_warn("%s; old checkpoints stay", az_err_message());
         az_err_clear();
         return;
@@ -243,7 +140,7 @@ static void remove_old(const az_saves *s, const az_trainer *trainer)
         if (steps[i] > trainer->step || kept++ < s->keep ||
             (s->keep_best && steps[i] == trainer->best_step))
             continue;
-        name_of(name, sizeof name, steps[i]);
+        az_saves_name(name, sizeof name, steps[i]);
         char *path = az_path_join(s->dir, name);
         if (path != NULL && unlink(path) != 0 && errno != ENOENT)
             az_warn("%s: cannot remove: %s", path, strerror(errno));
@@ -281,14 +178,14 @@ az_err az_saves_write(az_saves *s, const az_trainer *trainer)
     if (trainer->step == s->last_step)
         return AZ_OK;
     az_watch_enter(s->comm, AZ_PHASE_SAVE, trainer->step);
-    name_of(name, sizeof name, trainer->step);
+    az_saves_name(name, sizeof name, trainer->step);
     path = az_path_join(s->dir, name);
     AZ_TRY(az_comm_agree(s->comm, path != NULL ? AZ_OK : AZ_EENV));
     err = az_checkpoint_write(s->checkpoint, trainer, path, &times);
     s->last_s = az_now();
     if (err == AZ_OK) {
         const double seconds = s->last_s - begin;
-        remember(s, trainer->step);
+        az_saves_remember(s, trainer->step);
         s->longest_s = fmax(s->longest_s, seconds);
         s->n_saves++;
         say_save(path, &times, seconds);

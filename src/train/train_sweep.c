@@ -1,4 +1,4 @@
-/* train/outdir: what killed runs left half written.
+/* train/outdir: what killed runs left half written, and what is in the way of a new one.
  *
  * A file is written under a temporary name beside its place; a job that is killed meanwhile leaves
  * it. Only names that adze makes are touched: the directory may hold other things. */
@@ -110,4 +110,23 @@ void az_outdir_sweep(const char *dir)
     if (out.n > 1)
         az_say("output    removed %d files that a run which was ended had not finished, e.g. %s",
                out.n, out.first);
+}
+
+az_err az_outdir_check(const char *dir)
+{
+    az_err err = AZ_OK;
+    char path[PATH_MAX];
+    DIR *d = opendir(dir);
+    const struct dirent *entry;
+    while (d != NULL && (entry = readdir(d)) != NULL) {
+        const char *name = entry->d_name;
+        if ((!is_known(name, strlen(name)) && !is_leftover(name)) ||
+            snprintf(path, sizeof path, "%s/%s", dir, name) >= PATH_MAX || !az_dir_exists(path))
+            continue;
+        AZ_TRY(az_fail(AZ_EINPUT, "%s: this is a directory, and the run needs a file here", path));
+    }
+out:
+    if (d != NULL)
+        closedir(d);
+    return err;
 }

@@ -74,6 +74,24 @@ for way in continue stop; do
 done
 grep -q "^adze: error: $tmp/out/checkpoint-000004.h5.tmp: cannot reserve space: File too large" "$tmp/log" || fail "stop: the message"
 [ "$(grep -c '^step ' "$tmp/log")" = 2 ] || fail "stop: not ended at the first failure"
+cmp -s "$tmp/two/adapter/adapter_model.safetensors" "$tmp/out/adapter/adapter_model.safetensors" && fail "stop: the adapter is not written all the same"
+[ -f "$tmp/out/adapter.h5" ] || fail "stop: no adapter.h5"
+# asked to stop, and the state does not fit: the adapter is written all the same
+for way in continue stop; do
+    rm -rf "$tmp/out"
+    (ulimit -f $((checkpoint - 4)) && exec timeout -k 5 60 ./adze train "$tmp/deck.yaml" output.dir="$tmp/out" train.max_steps=1000000 \
+        checkpoint.on_error=$way) >"$tmp/log" 2>&1 &
+    until [ "$(cat "$tmp/out/metrics.jsonl" 2>/dev/null | wc -l)" -gt 4 ]; do
+        kill -0 $! 2>/dev/null || fail "asked to stop, $way: ended by itself"
+        sleep 0.05
+    done
+    pkill -USR1 -P $! adze
+    wait $! && fail "asked to stop, $way: success"
+    grep -qx 'state: failed' "$tmp/out/state" && grep -qx 'code: 3' "$tmp/out/state" || fail "asked to stop, $way: the state"
+    [ "$(grep -c '^adze: error: ' "$tmp/log")" = 1 ] || fail "asked to stop, $way: not one error"
+    ./adze eval "$tmp/deck.yaml" eval.adapter="$tmp/out/adapter" >"$tmp/log" 2>&1 || fail "asked to stop, $way: no adapter"
+    [ -f "$tmp/out/adapter.h5" ] || fail "asked to stop, $way: no adapter.h5"
+done
 rm -rf "$tmp/out"
 cp -r "$tmp/two" "$tmp/out"
 (ulimit -f $((checkpoint - 4)) && exec timeout 60 ./adze train "$tmp/deck.yaml" output.dir="$tmp/out" train.max_steps=6 \
@@ -101,6 +119,13 @@ if mount -t tmpfs -o size=16k adze "$tmp/small" 2>/dev/null; then
     [ $? = 3 ] && grep -q "^adze: error: $tmp/small/out: [0-9.]* KiB are free on this file system, .* KiB are needed" "$tmp/log" ||
         fail "a file system that is too small"
     [ ! -e "$tmp/small/out" ] || fail "something was written to a file system that is too small"
+    umount "$tmp/small"
+    # no file can be made any more: the state file says all the same what became of the run
+    mount -t tmpfs -o size=4m,nr_inodes=7 adze "$tmp/small"
+    ./adze train "$tmp/deck.yaml" output.dir="$tmp/small/out" train.max_steps=2 checkpoint.save_steps=1 >"$tmp/log" 2>&1
+    [ $? = 3 ] && grep -q '^adze: error: .*: No space left on device' "$tmp/log" || fail "no file can be made"
+    grep -qx 'state: failed' "$tmp/small/out/state" && grep -q '^reason: .*No space left on device' "$tmp/small/out/state" &&
+        [ "$(wc -l <"$tmp/small/out/state")" = "$going" ] || fail "the state where no file can be made: $(cat "$tmp/small/out/state")"
 else
     echo "no file system was mounted here: free space was not tested"
 fi

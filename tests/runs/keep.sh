@@ -42,7 +42,8 @@ for from in $((best - 1)) $((best + 1)); do
     rm -rf "$tmp/again"
     mkdir "$tmp/again"
     cp "$tmp/all/$(printf 'checkpoint-%06d.h5' $from)" "$tmp/all/metrics.jsonl" "$tmp/again"
-    [ $from -lt "$best" ] || cp "$tmp/all/$(printf 'checkpoint-%06d.h5' "$best")" "$tmp/again"
+    # the best one of that moment: the run needs it
+    cp "$tmp/all/$(printf 'checkpoint-%06d.h5' $((from > best ? best : best - 2)))" "$tmp/again"
     adze 3 train "$deck" "${args[@]}" output.dir="$tmp/again" eval.early_stopping_patience=3 checkpoint.load_best_model_at_end=true ||
         fail "going on from $from"
     [ "$(value "$tmp/again" step)" = $end ] || fail "early stopping, gone on from $from: $(value "$tmp/again" step), expected $end"
