@@ -15,6 +15,11 @@ typedef struct az_outdir az_outdir;
 /* Make the directory, claim it, and remove what killed runs left half written in it. Refused if
  * another job holds it, naming that job. May wait some seconds, which it says. Collective. */
 az_err az_outdir_open(az_outdir **out_outdir, const char *dir, az_comm *comm);
+/* Look whether it is still this job's, before something is written: it may have been removed and
+ * made anew, or another job may have taken it over while this one stood still. A lock that has gone
+ * is made again. Fails if another job has the directory: nothing may be written there any more. On
+ * rank 0, Local. */
+az_err az_outdir_keep(az_outdir *outdir);
 /* Give it up; directories that open made go again if nothing is in them. Local, on all ranks. */
 void az_outdir_close(az_outdir *opt_outdir);
 

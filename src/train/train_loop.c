@@ -160,6 +160,7 @@ static az_err save(az_run *r)
     const int64_t before = r->saves.n_saves;
     const double begin = az_now();
     az_report_sync(&r->report);
+    AZ_TRY(az_run_keep(r));
     err = az_saves_write(&r->saves, &r->trainer);
     az_report_pause(&r->report, az_now() - begin);
     r->unsaved = err != AZ_OK;

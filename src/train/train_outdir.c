@@ -378,6 +378,60 @@ static bool is_still_ours(const az_outdir *o)
     return o->lock == AZ_LOCK_OURS || has_our_text(o, &now);
 }
 
+/* Make the lock again, in a directory that was made anew or copied. False if another job was
+ * quicker. */
+static bool claim_again(az_outdir *o)
+{
+    const int old = o->fd;
+    if (o->ticking)
+        az_watch_set_tick(o->comm, NULL, NULL);
+    o->ticking = false;
+    int fd = open(o->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    const az_lock lock = fd >= 0 ? lock_file(fd) : AZ_LOCK_NONE;
+    sight now;
+    look(&now, o->path);
+    const bool free_again = !now.there || now.bytes == 0 || has_our_text(o, &now);
+    const bool ours = fd >= 0 && lock != AZ_LOCK_TAKEN && free_again;
+    if (ours) {
+        o->fd = fd;
+        o->lock = lock;
+        fd = old;
+        if (write_text(o) != AZ_OK)
+            az_err_clear(); /* a disk that is full is found by what comes next */
+    }
+    if (fd >= 0)
+        close(fd);
+    if (az_watch_set_tick(o->comm, touch, o) == AZ_OK)
+        o->ticking = true;
+    else
+        az_err_clear();
+    return ours || (fd < 0 && free_again);
+}
+
+az_err az_outdir_keep(az_outdir *o)
+{
+    sight now;
+    az_holder holder;
+    az_str name = {0};
+    if (is_still_ours(o))
+        return AZ_OK;
+    if (!az_dir_exists(o->dir)) /* what is to be written there says so */
+        return AZ_OK;
+    look(&now, o->path);
+    if ((!now.there || now.bytes == 0 || has_our_text(o, &now)) && claim_again(o))
+        return AZ_OK;
+    o->ours = false;
+    look(&now, o->path);
+    const bool named = az_holder_parse(&holder, now.text, now.bytes);
+    if (az_holder_add_name(&name, named ? &holder : NULL) != AZ_OK)
+        az_err_clear();
+    az_fail(AZ_EENV,
+            "output.dir %s was taken over by %s: this run ends, and writes nothing more there",
+            o->dir, name.s != NULL ? name.s : "another job");
+    az_str_fini(&name);
+    return AZ_EENV;
+}
+
 /* The name goes first, while the lock is held: who waits for it finds that the file is another. */
 void az_outdir_close(az_outdir *opt_outdir)
 {

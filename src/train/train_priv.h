@@ -29,6 +29,7 @@ typedef struct {
     az_trainer trainer;
     bool opened;       /* the run is in its directory: its end is noted there */
     bool best_lost;    /* the best adapter could not be read at the end */
+    bool lost;         /* the output directory is another job's by now */
     bool unsaved;      /* the run ends because its state could not be saved */
     double time_limit; /* clock at the end of the allocation, INFINITY if not known */
     size_t outside;    /* allocations of evaluation and saves, not of steps */
@@ -42,6 +43,8 @@ az_err az_run_check_saved(const az_run *r);
 /* Seconds before the end of the allocation at which the run must stop: a save twice as long as the
  * longest so far, two units of the model, and a reserve; or checkpoint.lead. Local. */
 double az_run_get_lead(const az_run *r);
+/* Fails if the output directory is another job's by now. Collective. */
+az_err az_run_keep(az_run *r);
 /* DIR/state. On rank 0. */
 void az_run_note(const az_run *r, const char *state, const char *reason, int code);
 

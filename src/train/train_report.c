@@ -108,9 +108,20 @@ static void close_metrics(az_report *r)
     r->metrics = NULL;
 }
 
+/* The file that is written is not the one of that name any more. */
+static bool is_gone(const az_report *r)
+{
+    struct stat mine, named;
+    return r->metrics != NULL && fstat(fileno(r->metrics), &mine) == 0 && S_ISREG(mine.st_mode) &&
+           (stat(r->metrics_path, &named) != 0 || mine.st_dev != named.st_dev ||
+            mine.st_ino != named.st_ino);
+}
+
 az_err az_report_close(az_report *r)
 {
     az_err err = AZ_OK;
+    if (r->metrics_errno == 0 && is_gone(r))
+        r->metrics_errno = ENOENT;
     close_metrics(r);
     if (r->metrics_errno != 0)
         err = az_fail(AZ_EENV, "%s: steps are missing in it: %s", r->metrics_path,

@@ -117,6 +117,16 @@ static double find_time_limit(const az_run *r)
     return az_now() + left;
 }
 
+az_err az_run_keep(az_run *r)
+{
+    az_err err = AZ_OK;
+    if (az_comm_rank(r->comm) == 0)
+        err = az_outdir_keep(r->outdir);
+    err = az_comm_agree(r->comm, err);
+    r->lost = err != AZ_OK;
+    return err;
+}
+
 void az_run_note(const az_run *r, const char *state, const char *reason, int code)
 {
     const az_state note = {.state = state,
@@ -192,6 +202,7 @@ static az_err write_adapter(az_run *r)
     err = dir != NULL && file != NULL ? AZ_OK : AZ_EENV;
     AZ_TRY(az_comm_agree(r->comm, err));
     az_watch_enter(r->comm, AZ_PHASE_SAVE, r->trainer.step);
+    AZ_TRY(az_run_keep(r));
     if (az_comm_rank(r->comm) == 0)
         err = az_lora_write(r->engine.flat, &r->engine.lora, &r->engine.peft, dtype, dir);
     AZ_TRY(az_comm_agree(r->comm, err));
@@ -282,7 +293,7 @@ static void close_run(az_run *r)
  * anything leaves no file, but an earlier run's must not speak for it. */
 static void note_end(const az_run *r, az_err err)
 {
-    if (r->outdir == NULL || az_comm_rank(r->comm) != 0)
+    if (r->outdir == NULL || az_comm_rank(r->comm) != 0 || r->lost)
         return;
     const char *state = err == AZ_OK ? "done" : err == AZ_ESTOP ? "requeue" : "failed";
     const char *reason = err == AZ_OK ? "" : az_err_message();

@@ -12,9 +12,9 @@ host=$(hostname)
 since='[0-9]{4}-[0-9-]*T[0-9:]*Z'
 pids=()
 trap 'kill -9 "${pids[@]}" 2>/dev/null; rm -rf "$tmp"' EXIT
-# start DIR LOG: a run without end, in the background; its number in $pid
+# start DIR LOG [ARGUMENTS]: a run without end, in the background; its number in $pid
 start() {
-    nice timeout 100 ./adze train "$tmp/deck.yaml" output.dir="$1" >"$2" 2>&1 &
+    nice timeout 100 ./adze train "$tmp/deck.yaml" output.dir="$1" "${@:3}" >"$2" 2>&1 &
     pid=$! pids+=($!)
 }
 # child PID: the program below timeout
@@ -86,7 +86,8 @@ had "$tmp/requeued"
 
 # ---- signs of life
 export ADZE_LOCK=heartbeat
-start "$tmp/b" "$tmp/log.b"
+start "$tmp/b" "$tmp/log.b" checkpoint.save_steps=20
+sleeper=$pid
 goes_on "$tmp/b"
 first=$(child $pid)
 short 1 "$tmp/b"
@@ -94,8 +95,7 @@ refused "$tmp/b" "$first"
 grep -qE "^output    $tmp/b may be in use by a process on $host \(pid $first\) since $since: watching" "$tmp/log" ||
     fail "nothing was said of watching"
 goes_on "$tmp/b"
-kill -9 "$first"
-wait $pid
+kill -STOP "$first"
 # two that take over at the same moment: one has it
 start "$tmp/b" "$tmp/log.1"
 one=$pid
@@ -113,8 +113,17 @@ cp "$log" "$tmp/log"
 refused "$tmp/b" "$(child $winner)"
 rm -f "$tmp/b/metrics.jsonl"
 kill -0 $winner || fail "neither has it"
+# the first wakes up: it finds that the directory is another's, and leaves it alone
+kill -CONT "$first"
+wait $sleeper
+code=$?
+[ $code = 3 ] && grep -qE "^adze: error: output.dir $tmp/b was taken over by a process on $host \(pid $(child $winner)\) since $since: this run ends, and writes nothing more there$" "$tmp/log.b" ||
+    fail "the one that was taken over from: code $code, $(tail -n 2 "$tmp/log.b")"
+grep -qx 'state: running' "$tmp/b/state" && [ -e "$tmp/b/lock" ] && [ ! -e "$tmp/b/adapter" ] || fail "it did not leave it alone: $(ls "$tmp/b")"
+goes_on "$tmp/b"
 kill -9 "$(child $winner)"
 wait $winner
+rm -f "$tmp/b"/checkpoint-*.h5
 short 1 "$tmp/b"
 had "$tmp/b"
 
