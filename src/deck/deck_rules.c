@@ -186,6 +186,19 @@ static size_t hint_name(const char *hint)
     return n <= 254 && value > 0 && value <= 1023 ? n : 0;
 }
 
+/* Of hints that are sizes and numbers: some MPIs end the job where such a one is none. */
+static bool is_bad_size(const char *hint, size_t n)
+{
+    static const char *const sizes[] = {"cb_buffer_size", "cb_nodes", "ind_rd_buffer_size",
+                                        "ind_wr_buffer_size"};
+    const char *value = hint + n + 1;
+    const long long v = value[strspn(value, "0123456789")] == '\0' ? strtoll(value, NULL, 10) : 0;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (strlen(sizes[i]) == n && strncmp(sizes[i], hint, n) == 0)
+            return v <= 0 || v > INT32_MAX;
+    return false;
+}
+
 static az_err check_hints(const az_deck *deck, az_deck_faults *faults)
 {
     az_err err = AZ_OK;
@@ -199,6 +212,10 @@ static az_err check_hints(const az_deck *deck, az_deck_faults *faults)
         if (n == 0)
             AZ_TRY(az_str_add(&what, "item %d: found %.*s, expected \"name=value\"", i + 1,
                               az_deck_cut_text(hint, 60), hint));
+        else if (is_bad_size(hint, n))
+            AZ_TRY(az_str_add(&what, "item %d: %.*s: found %.*s, expected an integer from 1 to %d",
+                              i + 1, (int)n, hint, az_deck_cut_text(hint + n + 1, 60), hint + n + 1,
+                              INT32_MAX));
         for (int j = 0; n > 0 && j < i && what.len == 0; j++)
             if (strncmp(v->items[j], hint, n + 1) == 0)
                 AZ_TRY(az_str_add(&what, "item %d: %.*s: given twice", i + 1, (int)n, hint));

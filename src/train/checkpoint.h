@@ -44,6 +44,9 @@ az_err az_checkpoint_init(az_checkpoint *c);
 void az_checkpoint_fini(az_checkpoint *c);
 /* Bytes of a checkpoint's file, about. Local. */
 int64_t az_checkpoint_get_bytes(const az_checkpoint *c);
+/* Whether checkpoints can be written into dir by all ranks, with the hints of the deck: a small
+ * file is made and removed. Collective. */
+az_err az_checkpoint_try(const az_checkpoint *c, const char *dir);
 /* Write a whole checkpoint, or the adapter alone as dtype. Collective. */
 az_err az_checkpoint_write(const az_checkpoint *c, const az_trainer *trainer, const char *path,
                            az_h5_times *out_times);

@@ -221,6 +221,29 @@ out:
     return err;
 }
 
+az_err az_checkpoint_try(const az_checkpoint *c, const char *dir)
+{
+    az_err err;
+    az_comm *comm = c->engine->comm;
+    const az_h5_array array = {"trial", az_comm_size(comm), 1, 0}; /* an element a rank */
+    const float own = 0;
+    az_h5_writer *writer = NULL;
+    const char **hints = NULL;
+    char *path = az_path_join(dir, "trial.h5");
+    err = path != NULL ? AZ_OK : AZ_EENV;
+    if (err == AZ_OK)
+        err = AZ_NEW(hints, (size_t)az_deck_count(c->deck, "checkpoint.mpiio_hints"), "checkpoint");
+    AZ_TRY(az_comm_agree(comm, err));
+    const az_h5_options options = options_of(c->deck, hints);
+    AZ_TRY(az_h5_create(&writer, path, "adapter", sizeof own, &options, comm));
+    AZ_TRY(az_h5_put_arrays(writer, "/adapter", &array, 1, AZ_F32, &own, az_comm_rank(comm), 1));
+out:
+    az_h5_destroy(writer);
+    az_free(hints);
+    az_free(path);
+    return err;
+}
+
 az_err az_checkpoint_write(const az_checkpoint *c, const az_trainer *trainer, const char *path,
                            az_h5_times *out_times)
 {

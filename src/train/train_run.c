@@ -180,6 +180,7 @@ static az_err open_output(az_run *r)
     err = az_comm_rank(r->comm) == 0 ? prepare_output(r) : AZ_OK;
     AZ_TRY(az_comm_agree(r->comm, err));
     r->opened = true;
+    AZ_TRY(az_checkpoint_try(&r->checkpoint, r->dir)); /* nothing is worse than to learn it later */
     r->time_limit = find_time_limit(r);
     err = az_report_init(&r->report, r->deck, r->total_steps, r->checkpoint.steps_per_epoch,
                          &r->trainer, r->comm);

@@ -15,8 +15,8 @@
 #include "train/outdir.h"
 
 /* Whose temporary names are looked for; "*" stands for anything. */
-static const char *const names[] = {"checkpoint-*.h5", "adapter.h5", "run.yaml", "state",
-                                    "metrics.jsonl"};
+static const char *const names[] = {"checkpoint-*.h5", "trial.h5", "adapter.h5",
+                                    "run.yaml",        "state",    "metrics.jsonl"};
 
 static bool is_number(const char *s)
 {

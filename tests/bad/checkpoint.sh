@@ -126,7 +126,7 @@ done
 check 0 "adze: warning: not whole, passed over: $dir/out/checkpoint-000004.h5: /trainer holds numbers that no run has: *"
 
 # ---- what is in the way
-for name in checkpoint-000006.h5 checkpoint-000006.h5.tmp adapter.h5 run.yaml metrics.jsonl state; do
+for name in checkpoint-000006.h5 checkpoint-000006.h5.tmp trial.h5.tmp adapter.h5 run.yaml metrics.jsonl state; do
     fresh all
     rm -f "$dir/out/$name"
     mkdir "$dir/out/$name"
@@ -135,6 +135,12 @@ done
 fresh
 mkdir -p "$dir/out/lock"
 check 2 "adze: error: $dir/out/lock: cannot open: Is a directory"
+
+# hints with which some MPIs end the job
+for hint in cb_buffer_size=-7 cb_nodes=all ind_rd_buffer_size=0 ind_wr_buffer_size=9999999999; do
+    check 2 "adze: error: argument checkpoint.mpiio_hints=\[$hint\]: checkpoint.mpiio_hints: item 1: ${hint%=*}: found ${hint#*=}, \
+expected an integer from 1 to 2147483647" "checkpoint.mpiio_hints=[$hint]"
+done
 
 # ---- the best adapter as result, whose checkpoint is not there
 few=("data.files=[$dir/few.jsonl]" lora.r=16 lora.target_modules=all-linear train.batch_size=12 train.learning_rate=0.02 train.lr_scheduler_type=constant train.max_steps=12
