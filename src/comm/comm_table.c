@@ -106,12 +106,13 @@ static void read_row(az_row *row, const az_record *r, int64_t now)
 typedef enum {
     STOPPED, /* it does not run */
     BEHIND,  /* it is busy, and has entered fewer collectives than another rank */
-    EARLIER, /* it waits in an earlier collective than another rank */
+    EARLIER, /* it waits in an earlier collective than another rank; on one node alone, as it may
+                wait for a rank of another one */
     BUSY,    /* it is in no collective */
     N_RULES
 } lag_rule;
 
-static bool is_lag(const az_row *row, lag_rule rule, int64_t most, int64_t now)
+static bool is_lag(const az_row *row, lag_rule rule, bool whole, int64_t most, int64_t now)
 {
     const bool busy = row->call == AZ_CALL_NONE;
     switch (rule) {
@@ -120,7 +121,7 @@ static bool is_lag(const az_row *row, lag_rule rule, int64_t most, int64_t now)
     case BEHIND:
         return busy && row->calls < most;
     case EARLIER:
-        return row->calls < most;
+        return whole && row->calls < most;
     default:
         return busy;
     }
@@ -129,15 +130,17 @@ static bool is_lag(const az_row *row, lag_rule rule, int64_t most, int64_t now)
 /* Who is waited for: the ranks that the first rule finds which finds any. (A rank in the middle of
  * a collective may wait for a stopped one, so being behind others is not enough.) Returns how many;
  * none if all wait in the same place. */
-static int mark_lags(az_row *rows, int n, int64_t now)
+static int mark_lags(az_watch *w, int64_t now)
 {
+    az_row *rows = w->rows;
+    const int n = w->n_ranks;
     int n_lags = 0;
     int64_t most = 0;
     for (int i = 0; i < n; i++)
         most = az_max_i64(most, rows[i].calls);
     for (int rule = 0; rule < N_RULES && n_lags == 0; rule++)
         for (int i = 0; i < n; i++) {
-            rows[i].lags = is_lag(&rows[i], (lag_rule)rule, most, now);
+            rows[i].lags = is_lag(&rows[i], (lag_rule)rule, w->whole, most, now);
             n_lags += rows[i].lags;
         }
     return n_lags;
@@ -304,7 +307,7 @@ static void report(az_watch *w, int64_t now)
          table = {.s = w->text, .bytes = w->text_bytes};
     for (int i = 0; i < w->n_ranks; i++)
         read_row(&w->rows[i], &w->board->records[i], now);
-    const int n_lags = mark_lags(w->rows, w->n_ranks, now);
+    const int n_lags = mark_lags(w, now);
     put_reason(&why, w, n_lags, now);
     put_table(&table, w, reason, now);
     write_stderr(table.s, table.len);
