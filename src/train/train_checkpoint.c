@@ -24,11 +24,15 @@ const az_trainer az_trainer_none = {.loss = NAN,
 az_err az_checkpoint_init(az_checkpoint *c)
 {
     az_err err;
+    az_peft_config config = {0};
     AZ_TRY(az_lora_list_arrays(&c->arrays, &c->engine->lora));
     c->n_arrays = 2 * c->engine->lora.n_pairs;
     AZ_TRY(az_deck_write(&c->deck_text, c->deck));
     AZ_TRY(az_lora_add_config(&c->peft_text, &c->engine->lora, &c->engine->peft));
+    /* What is read back when the adapter is written must not fail then. */
+    AZ_TRY(az_peft_parse_config(&config, c->peft_text.s, "adapter_config.json of this run"));
 out:
+    az_peft_config_fini(&config);
     return az_comm_agree(c->engine->comm, err);
 }
 

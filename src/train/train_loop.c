@@ -134,6 +134,7 @@ static az_err step(az_run *r)
                       "+-%g; nothing was updated (train.on_nonfinite: skip would count the step "
                       "and go on)",
                       (long long)s + 1, AZ_FIXED_RANGE / info.n_micro);
+        r->diverged = true;
         goto out;
     }
     r->trainer.step++;
@@ -239,6 +240,22 @@ out:
     return err;
 }
 
+/* The state before a step that was not finite is kept: with train.on_nonfinite: skip the run goes
+ * on from there. */
+static az_err keep_state(az_run *r, az_err why)
+{
+    char message[400];
+    snprintf(message, sizeof message, "%s", az_err_message());
+    az_err_clear();
+    if (r->trainer.step > 0 && save(r) != AZ_OK) {
+        az_warn("no checkpoint: %s", az_err_message());
+        az_err_clear();
+    }
+    return az_fail(why, "%s%s%s", message,
+                   r->saves.last_step == r->trainer.step ? "; the state before it is in " : "",
+                   r->saves.last_step == r->trainer.step ? r->saves.last_name : "");
+}
+
 az_err az_run_loop(az_run *r)
 {
     az_err err;
@@ -256,5 +273,7 @@ az_err az_run_loop(az_run *r)
     if (calls > 0)
         r->report.allocations = (int64_t)(az_mem_get_total().calls - calls - r->outside);
 out:
+    if (err != AZ_OK && r->diverged)
+        return keep_state(r, err);
     return err == AZ_ESTOP ? stop(r) : err;
 }

@@ -29,6 +29,7 @@ typedef struct {
     az_trainer trainer;
     bool opened;       /* the run is in its directory: its end is noted there */
     bool best_lost;    /* the best adapter could not be read at the end */
+    bool diverged;     /* the run ends at a step that was not finite */
     bool lost;         /* the output directory is another job's by now */
     bool unsaved;      /* the run ends because its state could not be saved */
     double time_limit; /* clock at the end of the allocation, INFINITY if not known */

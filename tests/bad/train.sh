@@ -52,6 +52,7 @@ fresh
 check 0 ''
 check 2 "adze: error: argument train.adam_epsilon=0: train.adam_epsilon: found 0, expected a number above 0 to 1" \
     train.adam_epsilon=0
+check 2 "adze: error: argument lora.lora_alpha=1e38: lora.lora_alpha: found 1e38, expected a number above 0 to 1e+09" lora.lora_alpha=1e38
 
 # models
 config 's/^\{/{"sliding_window": 4,/'

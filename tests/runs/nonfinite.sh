@@ -17,6 +17,11 @@ step=$(sed -n 's/^adze: error: step \([0-9]*\): the loss or a gradient is not fi
 [ -n "$step" ] && [ "$step" -ge 2 ] || fail "no message, or it is about the first step"
 [ "$(grep -c 'adze: error' "$tmp/log")" = 1 ] || fail "not one message"
 [ ! -e "$tmp/stop/adapter" ] || fail "an adapter was written all the same"
+# the state before it is kept: with skip the run goes on from there
+before=$(printf 'checkpoint-%06d.h5' $((step - 1)))
+[ -f "$tmp/stop/$before" ] && grep -q "; the state before it is in $before" "$tmp/log" || fail "the state before it was not kept"
+adze 1 train "$tmp/deck.yaml" $common output.dir="$tmp/stop" train.max_steps="$step" train.on_nonfinite=skip || fail "skip after stop"
+grep -q "^resume .*/$before: " "$tmp/log" && grep -c '^step ' "$tmp/log" | grep -qx 1 || fail "does not go on from there"
 adze 2 train "$tmp/deck.yaml" $common output.dir="$tmp/skip" train.max_steps="$step" train.on_nonfinite=skip ||
     fail "skip did not go on"
 grep -q '^skipped   1 steps' "$tmp/log" || fail "the skipped step was not counted"
@@ -26,3 +31,6 @@ grep -q '^skipped   1 steps' "$tmp/log" || fail "the skipped step was not counte
 adze 1 train "$tmp/deck.yaml" $common output.dir="$tmp/one" train.max_steps=$((step - 1)) || fail "the steps before"
 cmp -s "$tmp/one/adapter/adapter_model.safetensors" "$tmp/skip/adapter/adapter_model.safetensors" ||
     fail "a skipped step changed the adapter"
+cmp -s "$tmp/stop/adapter/adapter_model.safetensors" "$tmp/skip/adapter/adapter_model.safetensors" ||
+    fail "skip after stop gave another adapter"
+losses "$tmp/stop" | cmp -s - <(losses "$tmp/skip") || fail "skip after stop gave other losses"
