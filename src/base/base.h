@@ -10,6 +10,7 @@
 #include "base/faults.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/num.h"

@@ -39,16 +39,21 @@ static int find_label(const char *name)
     return n_labels++;
 }
 
-static void count(int label, size_t bytes)
+static void add_bytes(int label, size_t bytes)
 {
     labels[label].bytes += bytes;
     if (labels[label].bytes > labels[label].peak_bytes)
         labels[label].peak_bytes = labels[label].bytes;
-    total.blocks++;
-    total.calls++;
     total.bytes += bytes;
     if (total.bytes > total.peak_bytes)
         total.peak_bytes = total.bytes;
+}
+
+static void count(int label, size_t bytes)
+{
+    add_bytes(label, bytes);
+    total.blocks++;
+    total.calls++;
 }
 
 static void discount(const head *h)
@@ -151,6 +156,11 @@ bool az_mem_get_label(int i, const char **out_label, size_t *out_bytes, size_t *
     *out_bytes = labels[i].bytes;
     *out_peak_bytes = labels[i].peak_bytes;
     return true;
+}
+
+void az_mem_count(const char *label, int64_t bytes)
+{
+    add_bytes(find_label(label), (size_t)bytes); /* modulo 2^64: less where it is negative */
 }
 
 void az_mem_set_fault(long n)

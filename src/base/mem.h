@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/err.h"
 
@@ -31,6 +32,9 @@ typedef struct {
 az_mem_total az_mem_get_total(void);
 /* Category i (0, 1, ...): its label, bytes and peak; false after the last one. */
 bool az_mem_get_label(int i, const char **out_label, size_t *out_bytes, size_t *out_peak_bytes);
+/* Count memory that does not come from here (shared by processes) in a category; bytes < 0: it is
+ * gone. */
+void az_mem_count(const char *label, int64_t bytes);
 /* Make the n-th allocation from now fail (tests); n < 0: none. */
 void az_mem_set_fault(long n);
 

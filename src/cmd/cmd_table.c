@@ -9,13 +9,13 @@
 
 const az_cmd az_cmds[] = {
     {"train", true, az_cmd_train, DECK, "train an adapter",
-     "model, data, lora, train, eval, output, run"},
+     "model, data, lora, train, eval, output, shard, checkpoint, run"},
     {"eval", true, az_cmd_eval, "[--json] " DECK,
      "loss and perplexity of the base model, or of base and eval.adapter, on a file",
-     "model, data, eval, run"},
+     "model, data, eval, shard, run"},
     {"generate", true, az_cmd_generate, DECK,
      "continue generate.prompt, or the prompts of generate.file, and compare with what is expected",
-     "model, data, generate, run"},
+     "model, data, generate, shard, run"},
     {"data", true, az_cmd_data, "[--ranks N] [--samples N] " DECK,
      "show what will be trained: counts, lengths, steps on N ranks, the first samples by token",
      "model, data, train, eval"},

@@ -56,6 +56,7 @@ void az_comm_allgatherv(az_comm *comm, const void *send, void *recv, const size_
 void az_comm_reduce_scatter_i64(az_comm *comm, const int64_t *send, int64_t *recv,
                                 const int64_t *counts);
 void az_comm_sum_i64(az_comm *comm, int64_t *values, size_t n);
+void az_comm_node_sum_i64(az_comm *comm, int64_t *values, size_t n); /* over the node's ranks */
 void az_comm_max_i64(az_comm *comm, int64_t *values, size_t n);
 void az_comm_sum_f64(az_comm *comm, double *values, size_t n); /* for reports only: not exact */
 void az_comm_max_f64(az_comm *comm, double *values, size_t n);

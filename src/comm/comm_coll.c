@@ -120,21 +120,32 @@ void az_comm_reduce_scatter_i64(az_comm *comm, const int64_t *send, int64_t *rec
 }
 
 /* Element-wise reductions in place, in pieces. */
-static void reduce_all(az_comm *comm, void *values, size_t n, MPI_Datatype type, MPI_Op op)
+static void reduce_over(az_comm *comm, MPI_Comm over, void *values, size_t n, MPI_Datatype type,
+                        MPI_Op op)
 {
-    if (comm->size == 1)
-        return;
     size_t piece = comm->limit / 8;
     az_watch_begin(comm->watch, AZ_CALL_ALLREDUCE);
     for (size_t done = 0; done < n; done += piece)
         MPI_Allreduce(MPI_IN_PLACE, (char *)values + 8 * done, (int)min_size(piece, n - done), type,
-                      op, comm->world);
+                      op, over);
     az_watch_end(comm->watch);
+}
+
+static void reduce_all(az_comm *comm, void *values, size_t n, MPI_Datatype type, MPI_Op op)
+{
+    if (comm->size > 1)
+        reduce_over(comm, comm->world, values, n, type, op);
 }
 
 void az_comm_sum_i64(az_comm *comm, int64_t *values, size_t n)
 {
     reduce_all(comm, values, n, MPI_INT64_T, MPI_SUM);
+}
+
+void az_comm_node_sum_i64(az_comm *comm, int64_t *values, size_t n)
+{
+    if (comm->node_size > 1)
+        reduce_over(comm, comm->node, values, n, MPI_INT64_T, MPI_SUM);
 }
 
 void az_comm_max_i64(az_comm *comm, int64_t *values, size_t n)

@@ -19,6 +19,7 @@ const az_section az_sections[] = {
     {"eval", "evaluation, during training and by `adze eval`", true},
     {"generate", "generation by `adze generate`", false},
     {"output", "where results go and what is printed", false},
+    {"shard", "how the frozen base lies in memory; no key here changes what is computed", false},
     {"checkpoint", "checkpoints: when, how many, how; where a run goes on", false},
     {"run",
      "how the program runs; no key here changes what is computed, except run.threads in the last "
@@ -468,6 +469,19 @@ const az_key az_keys[] = {
      .choices = "f32|bf16",
      .fallback = "f32",
      .text = "Type of the numbers in adapter/ and adapter.h5. Checkpoints are always f32.",
+     .resume = true},
+
+    /* ---- shard */
+    {.name = "shard.scope",
+     .also = "sharding_strategy",
+     .type = AZ_TYPE_CHOICE,
+     .choices = "auto|world|node",
+     .fallback = "auto",
+     .text =
+         "Over which ranks the base is cut: world is all of them, each unit is gathered when it "
+         "is needed; node is those of a node, which hold one copy in memory that they share, so "
+         "that nothing is gathered; auto is node on one node, and on several if the base takes "
+         "at most 70 % of each node's memory.",
      .resume = true},
 
     /* ---- checkpoint */

@@ -48,19 +48,27 @@ static void cut_table(az_shard *shard, az_unit_kind kind, const az_weight *w,
     }
 }
 
-/* Slices and their places, once the units are known. */
-static void cut_slices(az_shard *shard)
+static size_t round_up(size_t bytes, size_t to)
 {
-    const size_t n = (size_t)az_comm_size(shard->comm);
+    return (bytes + to - 1) / to * to;
+}
+
+void az_shard_place(az_shard *shard, az_scope scope)
+{
+    const bool node = scope == AZ_SCOPE_NODE;
+    shard->scope = scope;
+    shard->n_parts = node ? az_comm_node_size(shard->comm) : az_comm_size(shard->comm);
+    shard->part = node ? az_comm_node_rank(shard->comm) : az_comm_rank(shard->comm);
+    shard->held_bytes = shard->slot_bytes = 0;
+    const size_t n = (size_t)shard->n_parts;
     for (int u = 0; u < shard->n_units; u++) {
         az_unit *unit = &shard->units[u];
-        unit->slice = (unit->bytes + n * AZ_SHARD_ALIGN - 1) / (n * AZ_SHARD_ALIGN);
-        unit->slice *= AZ_SHARD_ALIGN;
+        const size_t whole = round_up(unit->bytes, n * AZ_SHARD_ALIGN);
+        unit->slice = whole / n;
         unit->held_off = shard->held_bytes;
-        shard->held_bytes += unit->slice;
-        shard->stats.base_bytes += unit->bytes;
-        if (n * unit->slice > shard->slot_bytes)
-            shard->slot_bytes = n * unit->slice;
+        shard->held_bytes += node ? round_up(unit->bytes, AZ_SHARD_ALIGN) : unit->slice;
+        if (whole > shard->slot_bytes)
+            shard->slot_bytes = whole;
     }
 }
 
@@ -100,7 +108,8 @@ az_err az_shard_cut(az_shard *shard, const az_table *table, const az_tensor_set 
         shard->first[AZ_UNIT_HEAD] = shard->first[AZ_UNIT_EMBED];
         shard->count[AZ_UNIT_HEAD] = shard->count[AZ_UNIT_EMBED];
     }
-    cut_slices(shard);
+    for (int u = 0; u < shard->n_units; u++)
+        shard->stats.base_bytes += shard->units[u].bytes;
 out:
     return err;
 }

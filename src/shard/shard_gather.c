@@ -9,47 +9,121 @@
 /* All bits set is NaN in f32, f16 and bf16. */
 #define POISON 0xff
 
-/* The sums of all ranks become the fingerprint. In halves, so that no sum of signed numbers
- * overflows. Collective. */
-static void sum_fingerprint(az_shard *shard)
+/* The sums of all ranks, or of a node's, become the fingerprint. In halves, so that no sum of
+ * signed numbers overflows. Collective. */
+static az_err sum_fingerprint(az_shard *shard)
 {
     int64_t half[2] = {(int64_t)(shard->fingerprint & UINT32_MAX),
                        (int64_t)(shard->fingerprint >> 32)};
-    az_comm_sum_i64(shard->comm, half, 2);
+    if (shard->scope == AZ_SCOPE_WORLD) {
+        az_comm_sum_i64(shard->comm, half, 2);
+        shard->fingerprint = (uint64_t)half[0] + ((uint64_t)half[1] << 32);
+        return AZ_OK;
+    }
+    az_comm_node_sum_i64(shard->comm, half, 2);
     shard->fingerprint = (uint64_t)half[0] + ((uint64_t)half[1] << 32);
+    int64_t ends[4] = {(int64_t)(shard->fingerprint & UINT32_MAX),
+                       (int64_t)(shard->fingerprint >> 32)};
+    ends[2] = -ends[0];
+    ends[3] = -ends[1];
+    az_comm_max_i64(shard->comm, ends, 4);
+    if (ends[0] == -ends[2] && ends[1] == -ends[3])
+        return AZ_OK;
+    return az_fail(AZ_EENV, "model.path: the nodes have read different bytes: not all of them see "
+                            "the same files, or one reads them wrongly");
+}
+
+/* Node where one copy fits. The same on all ranks. Collective. */
+static az_scope choose_scope(const az_shard *shard)
+{
+    const char *source;
+    int64_t n_nodes = az_comm_node_rank(shard->comm) == 0;
+    az_comm_sum_i64(shard->comm, &n_nodes, 1);
+    const double room = AZ_SHARD_NODE_SHARE * (double)az_limits_get_memory(&source);
+    int64_t too_large = (double)shard->stats.base_bytes > room;
+    az_comm_max_i64(shard->comm, &too_large, 1);
+    return n_nodes == 1 || !too_large ? AZ_SCOPE_NODE : AZ_SCOPE_WORLD;
+}
+
+static az_err allocate(az_shard *shard)
+{
+    az_err err = AZ_OK;
+    const bool node = shard->scope == AZ_SCOPE_NODE;
+    if (node) {
+        AZ_TRY(az_shared_create(&shard->shared, shard->held_bytes, "base slices", shard->comm));
+        shard->held = az_shared_get(shard->shared);
+    } else {
+        AZ_TRY(AZ_NEW(shard->held, shard->held_bytes, "base slices"));
+    }
+    if (shard->poison || (!node && shard->n_parts > 1))
+        AZ_TRY(AZ_NEW(shard->slot, shard->slot_bytes, "gathered unit"));
+    if (shard->poison)
+        memset(shard->slot, POISON, shard->slot_bytes);
+out:
+    return az_comm_agree(shard->comm, err);
+}
+
+static void release_memory(az_shard *shard)
+{
+    if (shard->shared == NULL)
+        az_free(shard->held);
+    az_shared_destroy(shard->shared);
+    az_free(shard->slot);
+    shard->held = shard->slot = NULL;
+    shard->shared = NULL;
+}
+
+/* Where ranks of a node cannot share memory, auto means world. */
+static az_err take_memory(az_shard *shard, az_scope scope)
+{
+    az_err err;
+    az_shard_place(shard, scope != AZ_SCOPE_AUTO ? scope : choose_scope(shard));
+    err = allocate(shard);
+    if (err == AZ_EENV && scope == AZ_SCOPE_AUTO && shard->scope == AZ_SCOPE_NODE &&
+        az_comm_size(shard->comm) > 1) {
+        az_warn("%s; the base is cut over all ranks instead (shard.scope: world)",
+                az_err_message());
+        az_err_clear();
+        release_memory(shard);
+        az_shard_place(shard, AZ_SCOPE_WORLD);
+        err = allocate(shard);
+    }
+    return err;
 }
 
 az_err az_shard_create(az_shard **out_shard, const az_config *config, const az_table *table,
-                       const az_tensor_set *set, az_comm *comm, bool poison)
+                       const az_tensor_set *set, az_comm *comm, az_scope scope, bool poison)
 {
     az_err err;
     az_shard *shard = NULL;
     *out_shard = NULL;
-    AZ_TRY(AZ_NEW(shard, 1, "base index"));
-    shard->config = config;
-    shard->comm = comm;
-    shard->poison = poison;
-    shard->open = -1;
-    AZ_TRY(az_shard_cut(shard, table, set));
-    AZ_TRY(AZ_NEW(shard->held, shard->held_bytes, "base slices"));
-    if (az_comm_size(comm) > 1 || poison)
-        AZ_TRY(AZ_NEW(shard->slot, shard->slot_bytes, "gathered unit"));
-    if (poison)
-        memset(shard->slot, POISON, shard->slot_bytes);
-    AZ_TRY(az_shard_load(shard, set));
+    err = AZ_NEW(shard, 1, "base index");
+    if (err == AZ_OK) {
+        shard->config = config;
+        shard->comm = comm;
+        shard->poison = poison;
+        shard->open = -1;
+        err = az_shard_cut(shard, table, set);
+    }
+    AZ_TRY(az_comm_agree(comm, err));
+    AZ_TRY(take_memory(shard, scope));
+    AZ_TRY(az_comm_agree(comm, az_shard_load(shard, set)));
+    if (shard->shared != NULL)
+        AZ_TRY(az_comm_agree(comm, az_shared_protect(shard->shared)));
     shard->stats.slice_bytes = shard->held_bytes;
     shard->stats.slot_bytes = shard->slot != NULL ? shard->slot_bytes : 0;
+    AZ_TRY(sum_fingerprint(shard));
+    AZ_TRY(az_comm_agree(comm, az_shard_seal(&shard->fingerprint, config, table, set)));
+    *out_shard = shard;
+    shard = NULL;
 out:
-    err = az_comm_agree(comm, err);
-    if (err == AZ_OK) {
-        sum_fingerprint(shard);
-        err = az_comm_agree(comm, az_shard_seal(&shard->fingerprint, config, table, set));
-    }
-    if (err != AZ_OK)
-        az_shard_destroy(shard);
-    else
-        *out_shard = shard;
+    az_shard_destroy(shard);
     return err;
+}
+
+az_scope az_shard_get_scope(const az_shard *shard)
+{
+    return shard->scope;
 }
 
 void az_shard_destroy(az_shard *opt_shard)
@@ -58,8 +132,7 @@ void az_shard_destroy(az_shard *opt_shard)
         return;
     az_free(opt_shard->members);
     az_free(opt_shard->units);
-    az_free(opt_shard->held);
-    az_free(opt_shard->slot);
+    release_memory(opt_shard);
     az_free(opt_shard);
 }
 
@@ -87,13 +160,16 @@ void az_shard_gather(az_shard *shard, az_unit_kind kind, int i)
     const az_unit *unit = &shard->units[shard->open];
     const char *mine = shard->held + unit->held_off;
     shard->data = mine;
-    if (shard->slot != NULL) {
+    if (shard->slot != NULL && shard->scope == AZ_SCOPE_NODE)
+        memcpy(shard->slot, mine, unit->bytes); /* poison */
+    else if (shard->slot != NULL)
         az_comm_allgather(shard->comm, mine, unit->slice, shard->slot);
+    if (shard->slot != NULL)
         shard->data = shard->slot;
-    }
     shard->stats.gather_s += az_now() - begin;
     shard->stats.gathers++;
-    shard->stats.gathered_bytes += (int64_t)(unit->slice * (size_t)(az_comm_size(shard->comm) - 1));
+    if (shard->scope == AZ_SCOPE_WORLD)
+        shard->stats.gathered_bytes += (int64_t)(unit->slice * (size_t)(shard->n_parts - 1));
 }
 
 void az_shard_release(az_shard *shard)

@@ -2,6 +2,7 @@
 #ifndef AZ_SHARD_PRIV_H
 #define AZ_SHARD_PRIV_H
 
+#include "comm/shared.h"
 #include "shard/shard.h"
 
 #define AZ_SHARD_ALIGN 64
@@ -21,7 +22,7 @@ typedef struct {
     int first, n_members;
     size_t bytes;    /* members with their padding */
     size_t slice;    /* bytes of one rank's slice */
-    size_t held_off; /* of this rank's slice in held */
+    size_t held_off; /* in held: of this rank's slice, or of the whole unit (scope node) */
 } az_unit;
 
 struct az_shard {
@@ -35,7 +36,10 @@ struct az_shard {
     /* Units of each kind; head and embedding are the same where they are tied. */
     int first[AZ_N_UNIT_KINDS], count[AZ_N_UNIT_KINDS];
     int64_t head_rows;
-    char *held; /* this rank's slices, unit after unit */
+    az_scope scope;
+    int n_parts, part; /* ranks that a unit is cut for, and this one among them */
+    char *held;        /* this rank's slices, unit after unit; scope node: all of them, shared */
+    az_shared *shared; /* scope node: the memory of held */
     size_t held_bytes;
     char *slot; /* the gathered unit; NULL where held serves in place */
     size_t slot_bytes;
@@ -45,8 +49,10 @@ struct az_shard {
     uint64_t fingerprint; /* while loading: the sum of this rank's blocks */
 };
 
-/* Cut the model into units with offsets and slices. Local. */
+/* Cut the model into units. Local. */
 az_err az_shard_cut(az_shard *shard, const az_table *table, const az_tensor_set *set);
+/* Slices and their places, in a scope. Local. */
+void az_shard_place(az_shard *shard, az_scope scope);
 /* Read this rank's slices from the files, and add the hashes of their blocks to the fingerprint.
  * Local. */
 az_err az_shard_load(az_shard *shard, const az_tensor_set *set);

@@ -47,10 +47,19 @@ static void say_memory(az_comm *comm, const az_engine *engine, size_t activation
     double total = mine, most = mine;
     az_comm_sum_f64(comm, &total, 1);
     az_comm_max_f64(comm, &most, 1);
-    az_say("memory    %s a rank (all %s): base %s of %s, gathered unit %s, activations %s, adapter "
+    if (az_shard_get_scope(engine->shard) == AZ_SCOPE_NODE)
+        az_say("base      one copy a node of %s, read by its ranks in place, protected",
+               az_format_bytes((double)s.base_bytes));
+    else
+        az_say("base      a slice a rank: %s of %s", az_format_bytes((double)s.slice_bytes),
+               az_format_bytes((double)s.base_bytes));
+    const char *source;
+    const int64_t limit = az_limits_get_memory(&source);
+    az_say("limit     %s left for the job on this node: %s", az_format_bytes((double)limit),
+           source);
+    az_say("memory    %s on the largest rank (all %s): gathered unit %s, activations %s, adapter "
            "with gradients and moments %s",
-           az_format_bytes(most), az_format_bytes(total), az_format_bytes((double)s.slice_bytes),
-           az_format_bytes((double)s.base_bytes), az_format_bytes((double)s.slot_bytes),
+           az_format_bytes(most), az_format_bytes(total), az_format_bytes((double)s.slot_bytes),
            az_format_bytes((double)activations),
            az_format_bytes((double)engine->lora.n_elements * 12.0 +
                            16.0 * (double)engine->lora.n_elements / az_comm_size(comm)));

@@ -235,6 +235,14 @@ static void check_base(const az_engine *e, const kept *k)
                 e->model_dir, now);
 }
 
+static az_scope scope_of(const az_deck *deck)
+{
+    const char *scope = az_deck_string(deck, "shard.scope");
+    return strcmp(scope, "world") == 0  ? AZ_SCOPE_WORLD
+           : strcmp(scope, "node") == 0 ? AZ_SCOPE_NODE
+                                        : AZ_SCOPE_AUTO;
+}
+
 az_err az_engine_open(az_engine *engine, const az_deck *deck, az_adapter_source source,
                       const char *opt_path, az_comm *comm)
 {
@@ -257,7 +265,7 @@ az_err az_engine_open(az_engine *engine, const az_deck *deck, az_adapter_source 
     if (source != AZ_ADAPTER_NONE)
         AZ_TRY(fill_adapter(engine, deck, &k));
     AZ_TRY(az_shard_create(&engine->shard, &engine->config, &engine->table, &engine->set, comm,
-                           az_deck_bool(deck, "run.poison")));
+                           scope_of(deck), az_deck_bool(deck, "run.poison")));
     if (k.h5 != NULL)
         check_base(engine, &k);
 out:

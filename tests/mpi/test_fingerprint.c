@@ -125,26 +125,36 @@ static void write_variant(const variant *v)
     az_comm_barrier(comm);
 }
 
+/* By loading in a scope. */
+static uint64_t loaded_in(az_scope scope, const az_config *c, const az_table *table,
+                          const az_tensor_set *set)
+{
+    az_shard *shard = NULL;
+    uint64_t loaded = 0;
+    CHECK(az_shard_create(&shard, c, table, set, comm, scope, false) == AZ_OK);
+    if (shard != NULL)
+        loaded = az_shard_get_fingerprint(shard);
+    az_shard_destroy(shard);
+    return loaded;
+}
+
 /* By loading, and from the files. Collective. */
 static uint64_t fingerprint(const char *model)
 {
     az_config c;
     az_tensor_set set = {0};
     az_table table = {0};
-    az_shard *shard = NULL;
-    uint64_t loaded = 0, read = 1, first;
+    uint64_t loaded, read = 1, first;
     CHECK(az_config_read(&c, model) == AZ_OK && az_store_open_model(&set, model) == AZ_OK);
     CHECK(az_table_create(&table, &c, &set) == AZ_OK);
-    CHECK(az_shard_create(&shard, &c, &table, &set, comm, false) == AZ_OK);
-    if (shard != NULL)
-        loaded = az_shard_get_fingerprint(shard);
+    loaded = loaded_in(AZ_SCOPE_WORLD, &c, &table, &set);
+    CHECK(loaded == loaded_in(AZ_SCOPE_NODE, &c, &table, &set));
     CHECK(az_shard_fingerprint_files(&read, &c, &table, &set) == AZ_OK);
     CHECK(loaded == read);
     first = loaded;
     az_comm_bcast(comm, &first, sizeof first, 0);
     CHECK(loaded == first);
     az_comm_barrier(comm); /* all have read before the files change */
-    az_shard_destroy(shard);
     az_table_fini(&table);
     az_store_close(&set);
     return first;

@@ -1,6 +1,6 @@
-/* shard: units brought together on any number of ranks are the tensors of the files, byte for byte;
- * pieces of a table are its rows in order, as few as a layer's size allows; each rank holds its
- * share and no more; tied and untied heads; several files and types. */
+/* shard: units brought together on any number of ranks, in both scopes, are the tensors of the
+ * files, byte for byte; pieces of a table are its rows in order, as few as a layer's size allows;
+ * each rank holds its share and no more; tied and untied heads; several files and types. */
 #include <config.h>
 
 #include <stdlib.h>
@@ -67,7 +67,25 @@ static void check_table(az_shard *shard, const az_tensor_set *set, az_unit_kind 
     CHECK(next == rows);
 }
 
-static void check_model(const char *dir, int pieces, bool poison)
+/* No process may write into the copy that the node's ranks share: what the kernel says of the
+ * pages.
+ */
+static void check_protected(const void *p)
+{
+    char line[400], rights[8] = "";
+    unsigned long from, to;
+    FILE *f = fopen("/proc/self/maps", "r");
+    CHECK(f != NULL);
+    while (f != NULL && fgets(line, sizeof line, f) != NULL)
+        if (sscanf(line, "%lx-%lx %7s", &from, &to, rights) == 3 && (unsigned long)p >= from &&
+            (unsigned long)p < to)
+            break;
+    CHECK(strcmp(rights, az_comm_node_size(comm) > 1 ? "r--s" : "r--p") == 0);
+    if (f != NULL)
+        fclose(f);
+}
+
+static void check_model(const char *dir, int pieces, az_scope scope, bool poison)
 {
     az_config c;
     az_tensor_set set = {0};
@@ -75,7 +93,7 @@ static void check_model(const char *dir, int pieces, bool poison)
     az_shard *shard = NULL;
     CHECK(az_config_read(&c, dir) == AZ_OK && az_store_open_model(&set, dir) == AZ_OK);
     CHECK(az_table_create(&table, &c, &set) == AZ_OK);
-    CHECK(az_shard_create(&shard, &c, &table, &set, comm, poison) == AZ_OK);
+    CHECK(az_shard_create(&shard, &c, &table, &set, comm, scope, poison) == AZ_OK);
     if (shard == NULL) {
         fprintf(stderr, "%s: %s\n", dir, az_err_message());
         return;
@@ -102,14 +120,31 @@ static void check_model(const char *dir, int pieces, bool poison)
                     az_shard_get_head_rows(shard));
     }
     CHECK(hash == az_shard_hash(shard));
-    /* A rank's share: an even part of every unit, rounded up to 64 bytes. */
+    CHECK(az_shard_get_scope(shard) == scope);
+    /* A rank's share: an even part of every unit, rounded up to 64 bytes; or a node's: all. */
     const az_shard_stats s = az_shard_get_stats(shard);
-    const size_t n = (size_t)az_comm_size(comm), units = (size_t)(c.L + 1 + 2 * pieces);
+    const bool world = scope == AZ_SCOPE_WORLD;
+    const size_t n = world ? (size_t)az_comm_size(comm) : 1;
+    const size_t units = (size_t)(c.L + 1 + 2 * pieces);
     CHECK(s.slice_bytes <= s.base_bytes / n + 64 * units);
     CHECK(poison || n > 1 ? s.slot_bytes < s.base_bytes : s.slot_bytes == 0);
+    CHECK(world || s.gathered_bytes == 0);
+    if (!world && !poison) {
+        az_shard_gather(shard, AZ_UNIT_NORM, 0);
+        check_protected(az_shard_get_piece(shard, NULL).data);
+        az_shard_release(shard);
+    }
     az_shard_destroy(shard);
     az_table_fini(&table);
     az_store_close(&set);
+}
+
+static void check_scopes(const char *dir, int pieces)
+{
+    for (int poison = 0; poison < 2; poison++) {
+        check_model(dir, pieces, AZ_SCOPE_WORLD, poison);
+        check_model(dir, pieces, AZ_SCOPE_NODE, poison);
+    }
 }
 
 int main(void)
@@ -122,8 +157,7 @@ int main(void)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(dir, sizeof dir, "%s/tests/golden/llama-%s/model", src != NULL ? src : ".",
                  names[i]);
-        check_model(dir, 1, false);
-        check_model(dir, 1, true);
+        check_scopes(dir, 1);
     }
     /* A layer of 496 elements and tables of 301 rows of 8: five pieces of 61 rows, the last of 57.
      */
@@ -137,8 +171,7 @@ int main(void)
             CHECK(system(command) == 0);
         }
         az_comm_bcast(comm, dir, sizeof dir, 0);
-        check_model(dir, 5, false);
-        check_model(dir, 5, true);
+        check_scopes(dir, 5);
         az_comm_barrier(comm);
         snprintf(command, sizeof command, "rm -r %s", dir);
         CHECK(az_comm_rank(comm) != 0 || system(command) == 0);

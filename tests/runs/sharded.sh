@@ -1,6 +1,7 @@
 #!/bin/bash
-# The base is sharded: proportional memory (PSS) of four ranks together, during the steps, stays below one model + the units in
-# flight + activations + what the same run needs with a model of almost nothing. Unsharded it would be four models.
+# The base is there once: proportional memory (PSS) of four ranks together, during the steps, stays below one model + the units in
+# flight + activations + what the same run needs with a model of almost nothing; in scope node no unit is in flight. With a copy a
+# rank it would be four models.
 . "${srcdir:-.}/tests/runs/lib.sh"
 cat >"$tmp/deck.yaml" <<DECK
 model: {path: $tmp/model}
@@ -18,10 +19,10 @@ ranks() {
     done
 }
 adze=$(readlink -f ./adze)
-# pss DIR STEPS: train on four ranks, print the largest sum of their PSS in KiB seen between the first step and the end.
+# pss DIR STEPS SCOPE: train on four ranks, print the largest sum of their PSS in KiB seen between the first step and the end.
 pss() {
     local most=0 sum pid pids=
-    timeout -k 5 120 env LD_PRELOAD="$yield" ${MPIEXEC:-mpiexec} -n 4 ./adze train "$tmp/deck.yaml" output.dir="$1" train.max_steps="$2" \
+    timeout -k 5 120 env LD_PRELOAD="$yield" ${MPIEXEC:-mpiexec} -n 4 ./adze train "$tmp/deck.yaml" output.dir="$1" train.max_steps="$2" shard.scope="$3" \
         >"$tmp/log" 2>&1 &
     while kill -0 $! 2>/dev/null; do
         sleep 0.05
@@ -36,15 +37,21 @@ pss() {
     wait $! || fail "training with $1"
     echo "$most"
 }
-tests/tools/random_model "$tmp/model" 512 1024 1 8 8 64 128 f32 1 1 || fail "no small model"
-small=$(pss "$tmp/small" 100) || exit 1
-tests/tools/random_model "$tmp/model" 512 1024 16 8 8 64 128 f32 1 1 || fail "no model"
-large=$(pss "$tmp/large" 8) || exit 1
-base=$(($(stat -c %s "$tmp/model/model.safetensors") / 1024))
-unit=$((base / 16))
-# Inputs of 15 more layers, of at most 32 tokens, and 16 adapters: well below one unit a rank.
-limit=$((base + 4 * 2 * unit))
-echo "PSS of four ranks: $large KiB, $small KiB with one layer; difference $((large - small)) KiB, limit $limit KiB," \
-    "one model $base KiB, four models $((4 * base)) KiB"
-[ "$small" -gt 0 ] && [ "$large" -gt "$base" ] || fail "memory was not measured"
-[ $((large - small)) -lt "$limit" ] || fail "the ranks hold more than one model"
+# once SCOPE UNITS: so many units in flight a rank, at most
+once() {
+    local small large base unit limit
+    tests/tools/random_model "$tmp/model" 512 1024 1 8 8 64 128 f32 1 1 || fail "no small model"
+    small=$(pss "$tmp/small-$1" 100 "$1") || exit 1
+    tests/tools/random_model "$tmp/model" 512 1024 16 8 8 64 128 f32 1 1 || fail "no model"
+    large=$(pss "$tmp/large-$1" 8 "$1") || exit 1
+    base=$(($(stat -c %s "$tmp/model/model.safetensors") / 1024))
+    unit=$((base / 16))
+    # Inputs of 15 more layers, of at most 32 tokens, and 16 adapters: well below one unit a rank.
+    limit=$((base + 4 * $2 * unit))
+    echo "PSS of four ranks, scope $1: $large KiB, $small KiB with one layer; difference $((large - small)) KiB, limit $limit KiB," \
+        "one model $base KiB, four models $((4 * base)) KiB"
+    [ "$small" -gt 0 ] && [ "$large" -gt "$base" ] || fail "memory was not measured"
+    [ $((large - small)) -lt "$limit" ] || fail "scope $1: the ranks hold more than one model"
+}
+once world 2
+once node 1

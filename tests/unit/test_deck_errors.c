@@ -37,7 +37,7 @@ static const wrong cases[] = {
     {M "banana: 8\n",
      {0},
      "d.yaml:2: banana: unknown section; there are model, data, lora, train, eval, generate, "
-     "output, checkpoint, run"},
+     "output, shard, checkpoint, run"},
     {M "lora: {r: 4}\ntrain: {seed: 1}\nlora: {r: 8}\n",
      {0},
      "d.yaml:4: lora: given twice, first on line 2"},
