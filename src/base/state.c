@@ -126,7 +126,8 @@ static int sync_dir(const char *dir)
     return e;
 }
 
-int az_state_put(const char *dir, const az_state *state)
+/* Replace DIR/state in one move. 0, or an errno. */
+static int put_state(const char *dir, const az_state *state)
 {
     char text[FILE_BYTES], name[NAME_BYTES], host[65] = "", tmp[PATH_MAX], path[PATH_MAX];
     const size_t n = format_state(text, sizeof text, state);
@@ -151,7 +152,7 @@ int az_state_put(const char *dir, const az_state *state)
 
 az_err az_state_write(const char *dir, const az_state *state)
 {
-    const int e = az_state_put(dir, state);
+    const int e = put_state(dir, state);
     return e == 0 ? AZ_OK : az_fail(AZ_EENV, "%s/state: cannot write: %s", dir, strerror(e));
 }
 
@@ -195,12 +196,12 @@ int az_state_change(const char *dir, const char *state, const char *reason, int 
     get_value(step, sizeof step, text, "\nstep: ");
     get_value(total, sizeof total, text, "\ntotal_steps: ");
     get_value(checkpoint, sizeof checkpoint, text, "\ncheckpoint: ");
-    return az_state_put(dir, &(az_state){.state = state,
-                                         .reason = reason,
-                                         .code = code,
-                                         .step = strtoll(step, NULL, 10),
-                                         .total_steps = strtoll(total, NULL, 10),
-                                         .checkpoint = checkpoint});
+    return put_state(dir, &(az_state){.state = state,
+                                      .reason = reason,
+                                      .code = code,
+                                      .step = strtoll(step, NULL, 10),
+                                      .total_steps = strtoll(total, NULL, 10),
+                                      .checkpoint = checkpoint});
 }
 
 bool az_state_exists(const char *dir)

@@ -25,9 +25,8 @@
 #include "base/err.h"
 
 typedef struct {
-    const char *state; /* "running", ... */
-    const char
-        *reason; /* control characters and line ends are written as spaces, a long one is cut */
+    const char *state;  /* "running", ... */
+    const char *reason; /* control characters and line ends become spaces, a long one is cut */
     int code;
     int64_t step, total_steps;
     const char *checkpoint; /* name in DIR, "" for none */
@@ -35,10 +34,8 @@ typedef struct {
 
 /* Replace DIR/state in one move. For the main thread, as failures are az_fail's. */
 az_err az_state_write(const char *dir, const az_state *state);
-/* The same for any thread: 0, or an errno. */
-int az_state_put(const char *dir, const az_state *state);
-/* Another state, reason and code; step, total_steps and checkpoint stay as the file has them. 0, or
- * an errno. */
+/* Another state, reason and code; step, total_steps and checkpoint stay as the file has them. For
+ * any thread: 0, or an errno. */
 int az_state_change(const char *dir, const char *state, const char *reason, int code);
 /* Whether DIR/state is there; whether it says this state. */
 bool az_state_exists(const char *dir);

@@ -26,15 +26,18 @@ static az_err no_memory(size_t bytes)
                    az_format_bytes((double)bytes), strerror(errno));
 }
 
-/* Made by the node's first rank, with all its pages. */
+/* Made by the node's first rank, with all its pages. A signal (a request to stop) interrupts the
+ * kernel's work on them, whatever SA_RESTART says. */
 static az_err make_file(az_shared *s)
 {
+    int failed;
     s->fd = memfd_create("adze", MFD_CLOEXEC);
     if (s->fd < 0 || ftruncate(s->fd, (off_t)s->bytes) != 0)
         return no_memory(s->bytes);
-    if (fallocate(s->fd, 0, 0, (off_t)s->bytes) != 0 && errno != EOPNOTSUPP)
-        return no_memory(s->bytes);
-    return AZ_OK;
+    do
+        failed = fallocate(s->fd, 0, 0, (off_t)s->bytes);
+    while (failed != 0 && errno == EINTR);
+    return failed == 0 || errno == EOPNOTSUPP ? AZ_OK : no_memory(s->bytes);
 }
 
 /* Where the others find the file of the node's first rank, and by what they know it. */
@@ -80,6 +83,8 @@ static az_err map_file(az_shared *s, int fd)
         return no_memory(s->bytes);
     }
     madvise(s->memory, s->bytes, MADV_HUGEPAGE); /* where the system has them for shared memory */
+    if (s->comm->node_rank == 0)
+        az_mem_count(s->label, (int64_t)s->bytes);
     return AZ_OK;
 }
 
@@ -99,8 +104,11 @@ az_err az_shared_create(az_shared **out_shared, size_t bytes, const char *label,
             err = find_place(&first, s);
     }
     AZ_TRY(az_comm_agree(comm, err));
-    if (comm->node_size > 1)
+    if (comm->node_size > 1) {
+        az_watch_begin(comm->watch, AZ_CALL_BCAST);
         MPI_Bcast(&first, sizeof first, MPI_BYTE, 0, comm->node);
+        az_watch_end(comm->watch);
+    }
     if (comm->node_rank == 0)
         err = map_file(s, s->fd);
     else if ((err = open_file(&fd, s, &first)) == AZ_OK)
@@ -108,8 +116,6 @@ az_err az_shared_create(az_shared **out_shared, size_t bytes, const char *label,
     if (fd >= 0)
         close(fd);
     AZ_TRY(az_comm_agree(comm, err));
-    if (comm->node_rank == 0)
-        az_mem_count(label, (int64_t)s->bytes);
     *out_shared = s;
     s = NULL;
 out:
@@ -119,8 +125,11 @@ out:
 
 az_err az_shared_protect(az_shared *s)
 {
-    if (s->comm->node_size > 1)
+    if (s->comm->node_size > 1) {
+        az_watch_begin(s->comm->watch, AZ_CALL_BARRIER);
         MPI_Barrier(s->comm->node);
+        az_watch_end(s->comm->watch);
+    }
     if (mprotect(s->memory, s->bytes, PROT_READ) != 0)
         return az_fail(AZ_EENV, "cannot protect memory: %s", strerror(errno));
     return AZ_OK;

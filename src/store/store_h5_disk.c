@@ -131,8 +131,9 @@ static herr_t write_disk(H5FD_t *file, H5FD_mem_t type, hid_t how, haddr_t at, s
     const char *p = data;
     (void)type, (void)how;
     while (n > 0 && first_error == 0) {
+        errno = ENOSPC; /* what a write of nothing means */
         ssize_t put = pwrite(d->fd, p, n, (off_t)at);
-        if (put < 0 && errno != EINTR)
+        if (put == 0 || (put < 0 && errno != EINTR))
             keep_error();
         if (put <= 0)
             continue;

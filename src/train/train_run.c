@@ -308,7 +308,7 @@ static az_err open_run(az_run *r)
 {
     az_err err;
     const char *hdf5;
-    AZ_TRY(az_deck_check(r->deck, "train"));
+    AZ_TRY(az_comm_agree(r->comm, az_deck_check(r->deck, "train")));
     AZ_TRY(az_comm_agree(r->comm, az_hdf5_check(&hdf5)));
     AZ_TRY(az_outdir_open(&r->outdir, r->dir, r->comm));
     err = az_watch_set_dir(r->comm, r->dir);

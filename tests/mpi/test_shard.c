@@ -5,8 +5,10 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include "comm/shared.h"
 #include "shard/shard.h"
 #include "tests/mpi/check.h"
 
@@ -147,6 +149,35 @@ static void check_scopes(const char *dir, int pieces)
     }
 }
 
+static size_t count_bytes(const char *wanted)
+{
+    const char *label;
+    size_t bytes, peak;
+    for (int i = 0; az_mem_get_label(i, &label, &bytes, &peak); i++)
+        if (strcmp(label, wanted) == 0)
+            return bytes;
+    return 0;
+}
+
+/* Memory that one rank cannot open is had by none, and not counted. */
+static void check_refused(void)
+{
+    az_shared *shared = NULL;
+    struct rlimit files, none;
+    const bool last = az_comm_rank(comm) == az_comm_size(comm) - 1;
+    if (az_comm_node_size(comm) == 1 || getrlimit(RLIMIT_NOFILE, &files) != 0)
+        return;
+    none = files;
+    none.rlim_cur = 0;
+    az_comm_barrier(comm);
+    CHECK(!last || setrlimit(RLIMIT_NOFILE, &none) == 0);
+    CHECK(az_shared_create(&shared, 1 << 20, "test", comm) == AZ_EENV && shared == NULL);
+    CHECK(!last || setrlimit(RLIMIT_NOFILE, &files) == 0);
+    CHECK(strstr(az_err_message(), "cannot open the memory of its node's first rank") != NULL);
+    az_err_clear();
+    CHECK(count_bytes("test") == 0);
+}
+
 int main(void)
 {
     static const char *const names[] = {"gqa", "tied", "headdim", "bf16", "layers"};
@@ -154,6 +185,7 @@ int main(void)
     char dir[400], command[600];
     if (az_comm_init(&comm, NULL, NULL) != AZ_OK)
         return 99;
+    check_refused();
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(dir, sizeof dir, "%s/tests/golden/llama-%s/model", src != NULL ? src : ".",
                  names[i]);
