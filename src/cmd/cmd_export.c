@@ -142,17 +142,10 @@ out:
 /* The text must be one that adze itself would take. */
 static az_err read_text(const char **out_text, const az_h5_reader *h5, const char *file)
 {
-    az_err err;
-    az_str where = {0};
     az_peft_config config = {0};
+    const az_err err = az_peft_read_h5_config(&config, h5, file);
     *out_text = az_h5_get_text(h5, "/adapter_config");
-    if (*out_text == NULL)
-        return az_fail(AZ_EINPUT, "%s: there is no /adapter_config", file);
-    AZ_TRY(az_str_add(&where, "%s: /adapter_config", file));
-    AZ_TRY(az_peft_parse_config(&config, *out_text, where.s));
-out:
     az_peft_config_fini(&config);
-    az_str_fini(&where);
     return err;
 }
 

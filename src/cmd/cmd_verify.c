@@ -103,17 +103,9 @@ out:
 /* The config is of use, too. */
 static az_err check_config(const az_h5_reader *h5, const char *path)
 {
-    az_err err;
-    az_str where = {0};
     az_peft_config config = {0};
-    const char *text = az_h5_get_text(h5, "/adapter_config");
-    if (text == NULL)
-        return az_fail(AZ_EINPUT, "%s: there is no /adapter_config", path);
-    AZ_TRY(az_str_add(&where, "%s: /adapter_config", path));
-    AZ_TRY(az_peft_parse_config(&config, text, where.s));
-out:
+    const az_err err = az_peft_read_h5_config(&config, h5, path);
     az_peft_config_fini(&config);
-    az_str_fini(&where);
     return err;
 }
 

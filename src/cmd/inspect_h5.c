@@ -55,20 +55,16 @@ out:
 az_err az_inspect_open_h5(az_inspection *found)
 {
     az_err err;
-    az_str where = {0};
     AZ_TRY(az_comm_create_self(&found->self));
     AZ_TRY(az_h5_open(&found->h5, found->path, found->self));
     found->kind = strcmp(az_h5_get_kind(found->h5), "adapter") == 0 ? "adapter file" : "checkpoint";
     AZ_TRY(list_tensors(&found->set, found->h5, found->path));
-    const char *text = az_h5_get_text(found->h5, "/adapter_config");
-    if (text == NULL)
+    if (az_h5_get_text(found->h5, "/adapter_config") == NULL)
         goto out;
-    AZ_TRY(az_str_add(&where, "%s: /adapter_config", found->path));
-    err = az_peft_parse_config(&found->peft, text, where.s);
+    err = az_peft_read_h5_config(&found->peft, found->h5, found->path);
     found->has_peft = err == AZ_OK;
     AZ_TRY(az_inspect_note(found, err));
 out:
-    az_str_fini(&where);
     return err;
 }
 

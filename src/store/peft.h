@@ -4,6 +4,7 @@
 #define AZ_STORE_PEFT_H
 
 #include "base/base.h"
+#include "store/h5.h"
 #include "store/safetensors.h"
 
 /* Strings owned by the struct. */
@@ -52,6 +53,8 @@ void az_peft_config_fini(az_peft_config *config);
 az_err az_peft_read_config(az_peft_config *config, const char *dir);
 /* The same of the text of such a file; where: what messages call it. */
 az_err az_peft_parse_config(az_peft_config *config, const char *text, const char *where);
+/* The same of /adapter_config in a checkpoint or adapter.h5 that is open; path: its name. */
+az_err az_peft_read_h5_config(az_peft_config *config, const az_h5_reader *file, const char *path);
 /* Append the text of adapter_config.json as PEFT writes it (sorted keys, indent 2, inference_mode
  * true, task_type CAUSAL_LM). */
 az_err az_peft_add_config(az_str *out, const az_peft_config *config);

@@ -347,3 +347,17 @@ out:
         az_peft_config_fini(config);
     return err;
 }
+
+az_err az_peft_read_h5_config(az_peft_config *config, const az_h5_reader *file, const char *path)
+{
+    az_err err;
+    az_str where = {0};
+    const char *text = az_h5_get_text(file, "/adapter_config");
+    if (text == NULL)
+        return az_fail(AZ_EINPUT, "%s: there is no /adapter_config", path);
+    AZ_TRY(az_str_add(&where, "%s: /adapter_config", path));
+    AZ_TRY(az_peft_parse_config(config, text, where.s));
+out:
+    az_str_fini(&where);
+    return err;
+}

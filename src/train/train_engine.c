@@ -138,27 +138,13 @@ static az_err open_kept(kept *k, az_comm *comm)
     return file ? az_h5_open(&k->h5, k->path, comm) : AZ_OK;
 }
 
-static az_err config_from_file(az_peft_config *p, const kept *k)
-{
-    az_err err;
-    az_str where = {0};
-    const char *text = az_h5_get_text(k->h5, "/adapter_config");
-    if (text == NULL)
-        return az_fail(AZ_EINPUT, "%s: there is no /adapter_config", k->path);
-    AZ_TRY(az_str_add(&where, "%s: /adapter_config", k->path));
-    AZ_TRY(az_peft_parse_config(p, text, where.s));
-out:
-    az_str_fini(&where);
-    return err;
-}
-
 /* Which adapter there is to be, and room for it. Local; the same on all ranks, as all read the same
  * config. */
 static az_err open_adapter(az_engine *e, const az_deck *deck, const kept *k)
 {
     az_err err;
     if (k->path != NULL) {
-        AZ_TRY(k->h5 != NULL ? config_from_file(&e->peft, k)
+        AZ_TRY(k->h5 != NULL ? az_peft_read_h5_config(&e->peft, k->h5, k->path)
                              : az_peft_read_config(&e->peft, k->path));
         if (az_deck_has(deck, "lora.lora_dropout"))
             e->peft.lora_dropout = az_deck_real(deck, "lora.lora_dropout");
@@ -174,33 +160,47 @@ out:
     return err;
 }
 
+/* What the reading of a file's adapter needs. */
+typedef struct {
+    az_h5_array *arrays;
+    float *part;    /* this rank's elements */
+    size_t *counts; /* [2 * ranks] bytes of each rank's part, and where they begin */
+} parts;
+
+static az_err init_parts(parts *p, const az_engine *e, int64_t n_own)
+{
+    az_err err;
+    const int n_ranks = az_comm_size(e->comm);
+    const int64_t n = e->lora.n_elements;
+    AZ_TRY(az_lora_list_arrays(&p->arrays, &e->lora));
+    AZ_TRY(AZ_NEW(p->part, (size_t)n_own, "adapter file"));
+    AZ_TRY(AZ_NEW(p->counts, 2 * (size_t)n_ranks, "adapter file"));
+    for (int i = 0; i < n_ranks; i++) {
+        p->counts[n_ranks + i] = (size_t)(n * i / n_ranks) * sizeof *p->part;
+        p->counts[i] = (size_t)(n * (i + 1) / n_ranks) * sizeof *p->part - p->counts[n_ranks + i];
+    }
+out:
+    return err;
+}
+
 /* Each rank reads an equal part of a file's adapter; all get all. Collective. */
 static az_err read_file(az_engine *e, const kept *k)
 {
     az_err err;
     const int n_ranks = az_comm_size(e->comm), rank = az_comm_rank(e->comm);
     const int64_t n = e->lora.n_elements, first = n * rank / n_ranks;
-    const int64_t own = n * (rank + 1) / n_ranks - first;
-    az_h5_array *arrays = NULL;
-    float *part = NULL;
-    size_t *counts = NULL;
-    AZ_TRY(az_lora_list_arrays(&arrays, &e->lora));
-    AZ_TRY(AZ_NEW(part, (size_t)own, "adapter file"));
-    AZ_TRY(AZ_NEW(counts, 2 * (size_t)n_ranks, "adapter file"));
-    for (int i = 0; i < n_ranks; i++) {
-        counts[n_ranks + i] = (size_t)(n * i / n_ranks) * sizeof *part;
-        counts[i] = (size_t)(n * (i + 1) / n_ranks) * sizeof *part - counts[n_ranks + i];
-    }
+    const int64_t n_own = n * (rank + 1) / n_ranks - first;
+    parts p = {0};
+    AZ_TRY(az_comm_agree(e->comm, init_parts(&p, e, n_own)));
+    AZ_TRY(
+        az_h5_read_arrays(k->h5, "/adapter", p.arrays, 2 * e->lora.n_pairs, p.part, first, n_own));
+    az_comm_allgatherv(e->comm, p.part, e->flat, p.counts, p.counts + n_ranks);
+    err = az_comm_agree(e->comm, az_lora_check_finite(e->flat, &e->lora, k->path));
 out:
-    err = az_comm_agree(e->comm, err);
-    if (err == AZ_OK)
-        err = az_h5_read_arrays(k->h5, "/adapter", arrays, 2 * e->lora.n_pairs, part, first, own);
-    if (err == AZ_OK)
-        az_comm_allgatherv(e->comm, part, e->flat, counts, counts + n_ranks);
-    az_free(counts);
-    az_free(part);
-    az_lora_free_arrays(arrays, &e->lora);
-    return err == AZ_OK ? az_lora_check_finite(e->flat, &e->lora, k->path) : err;
+    az_free(p.counts);
+    az_free(p.part);
+    az_lora_free_arrays(p.arrays, &e->lora);
+    return err;
 }
 
 /* The adapter's values: made on every rank, or read and handed on. Collective. */
