@@ -79,7 +79,7 @@ static const wrong cases[] = {
     /* numbers */
     {M "lora: {lora_alpha: 0}\n",
      {0},
-     "d.yaml:2: lora.lora_alpha: found 0, expected a number above 0"},
+     "d.yaml:2: lora.lora_alpha: found 0, expected a number above 0 to 1e+09"},
     {M "lora: {lora_dropout: 1}\n",
      {0},
      "d.yaml:2: lora.lora_dropout: found 1, expected a number from 0 to below 1"},
