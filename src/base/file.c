@@ -29,7 +29,7 @@ static az_err fail_errno(const char *doing, const char *path)
 
 az_err az_file_open(int *out_fd, const char *path)
 {
-    *out_fd = open(path, O_RDONLY | O_CLOEXEC);
+    *out_fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is not waited for */
     if (*out_fd < 0)
         return fail_errno("open", path);
     struct stat st;
@@ -239,7 +239,8 @@ az_err az_dir_check_room(const char *path, int64_t bytes)
 char *az_path_join(const char *dir, const char *name)
 {
     az_str s = {0};
-    az_err err = name[0] == '/' ? az_str_add(&s, "%s", name) : az_str_add(&s, "%s/%s", dir, name);
+    az_err err = name[0] == '/' || dir[0] == '\0' ? az_str_add(&s, "%s", name)
+                                                  : az_str_add(&s, "%s/%s", dir, name);
     if (err != AZ_OK)
         az_str_fini(&s);
     return s.s;

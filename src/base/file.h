@@ -34,7 +34,8 @@ az_err az_file_rename(const char *from, const char *to);
 az_err az_dir_create(const char *path);
 /* Whether files of so many bytes can be made in a directory, as far as that can be known. */
 az_err az_dir_check_room(const char *path, int64_t bytes);
-/* "dir/name", or name itself if it is absolute. Free with az_free; NULL after a failure. */
+/* "dir/name", or name itself if it is absolute or dir is "". Free with az_free; NULL after a
+ * failure. */
 char *az_path_join(const char *dir, const char *name);
 /* The directory part of a path, "." if there is none. Free with az_free; NULL after a failure. */
 char *az_path_dir(const char *path);

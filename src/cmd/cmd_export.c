@@ -37,7 +37,7 @@ static az_err parse_arguments(request *q, int argc, char **argv)
                            "export: one FILE and one DIR were expected, found %.200s too", argv[i]);
         }
     }
-    if (q->dir == NULL)
+    if (q->dir == NULL || q->dir[0] == '\0')
         return az_fail(AZ_EINPUT, "export: %s",
                        q->file == NULL
                            ? "a checkpoint or adapter.h5, and the directory to make, were expected"

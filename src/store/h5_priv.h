@@ -36,6 +36,8 @@ typedef struct {
 struct az_h5_writer {
     az_comm *comm;
     char *path, *tmp;
+    char *mpi_name; /* the temporary file as MPI-IO is told of it */
+    int dir;        /* its directory, if the name needs it; else -1 */
     MPI_Info info;
     bool have_info;
     bool made;  /* the temporary file is there (on rank 0) */

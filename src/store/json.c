@@ -286,7 +286,7 @@ az_err az_json_quote(az_str *out, const char *s, size_t bytes)
     json_t *v = json_stringn(s, bytes);
     char *text = v != NULL ? json_dumps(v, JSON_ENCODE_ANY) : NULL;
     az_err err = text != NULL ? az_str_add(out, "%s", text)
-                              : az_fail(AZ_EINPUT, "text to be written as JSON is not valid UTF-8");
+                              : az_fail(AZ_EINPUT, "not valid UTF-8, which JSON needs: %.200s", s);
     free(text);
     json_decref(v);
     return err;

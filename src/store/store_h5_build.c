@@ -76,7 +76,7 @@ static az_err create_with_hints(az_h5_writer *w)
     if (!w->have_info)
         goto out;
     if (access < 0 || H5Pset_fapl_mpio(access, MPI_COMM_SELF, w->info) < 0 ||
-        (empty = H5FDopen(w->tmp, H5F_ACC_RDWR | H5F_ACC_CREAT | H5F_ACC_TRUNC, access,
+        (empty = H5FDopen(w->mpi_name, H5F_ACC_RDWR | H5F_ACC_CREAT | H5F_ACC_TRUNC, access,
                           HADDR_UNDEF)) == NULL ||
         H5FDclose(empty) < 0)
         err = az_h5_fail(AZ_EENV, w->tmp, "create", NULL);

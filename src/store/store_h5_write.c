@@ -51,6 +51,31 @@ out:
     return err;
 }
 
+/* MPI-IO takes what stands before the first colon of a name for the kind of the file system. A name
+ * with a colon is handed over as one without, by way of its open directory. */
+static az_err name_for_mpi(az_h5_writer *w)
+{
+    az_err err = AZ_OK;
+    az_str name = {0};
+    char *dir = NULL;
+    const char *slash = strrchr(w->tmp, '/');
+    if (strchr(w->tmp, ':') != NULL) {
+        AZ_TRY((dir = az_path_dir(w->tmp)) != NULL ? AZ_OK : AZ_EENV);
+        w->dir = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    }
+    if (w->dir >= 0)
+        AZ_TRY(
+            az_str_add(&name, "/proc/self/fd/%d/%s", w->dir, slash != NULL ? slash + 1 : w->tmp));
+    else
+        AZ_TRY(az_str_add(&name, "%s", w->tmp)); /* where there is no directory others say so */
+    w->mpi_name = name.s;
+    name = (az_str){0};
+out:
+    az_str_fini(&name);
+    az_free(dir);
+    return err;
+}
+
 /* What each rank does for itself. */
 static az_err init_writer(az_h5_writer *w, const char *path, const az_h5_options *options)
 {
@@ -59,6 +84,7 @@ static az_err init_writer(az_h5_writer *w, const char *path, const az_h5_options
     AZ_TRY((w->path = az_strdup(path, "checkpoint")) != NULL ? AZ_OK : AZ_EENV);
     AZ_TRY(AZ_NEW(w->tmp, n, "checkpoint"));
     snprintf(w->tmp, n, "%s.tmp", path);
+    AZ_TRY(name_for_mpi(w));
     if (options != NULL)
         AZ_TRY(make_info(w, options));
 out:
@@ -87,7 +113,7 @@ az_err az_h5_create(az_h5_writer **out_writer, const char *path, const char *kin
     az_h5_start();
     err = AZ_NEW(w, 1, "checkpoint");
     if (err == AZ_OK) {
-        *w = (az_h5_writer){.comm = comm, .file = -1};
+        *w = (az_h5_writer){.comm = comm, .file = -1, .dir = -1};
         az_comm_create_info(&w->info, comm, NULL, 0);
         err = init_writer(w, path, options);
     }
@@ -114,6 +140,9 @@ void az_h5_destroy(az_h5_writer *opt_writer)
     if (w->made && truncate(w->tmp, 0) == 0)
         unlink(w->tmp);
     az_comm_destroy_info(&w->info);
+    if (w->dir >= 0)
+        close(w->dir);
+    az_free(w->mpi_name);
     az_free(w->tmp);
     az_free(w->path);
     az_free(w);
@@ -158,7 +187,7 @@ static az_err open_target(target *t, const az_h5_writer *w)
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     az_comm_get_mpi(w->comm, &world);
     if (access < 0 || (az_comm_has_mpi(w->comm) && H5Pset_fapl_mpio(access, world, w->info) < 0) ||
-        (t->file = H5FDopen(w->tmp, H5F_ACC_RDWR, access, HADDR_UNDEF)) == NULL ||
+        (t->file = H5FDopen(w->mpi_name, H5F_ACC_RDWR, access, HADDR_UNDEF)) == NULL ||
         H5FDset_eoa(t->file, H5FD_MEM_DRAW, INT64_MAX) < 0)
         err = az_h5_fail(AZ_EENV, w->tmp, "open", NULL);
     az_h5_drop(access);

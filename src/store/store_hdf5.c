@@ -3,8 +3,10 @@
 
 #include "store/hdf5.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "store/h5_priv.h"
 
@@ -30,11 +32,11 @@ bool az_hdf5_is(const char *path)
     static const char magic[8] = "\x89HDF\r\n\x1a\n";
     char head[sizeof magic];
     const size_t n = strlen(path);
-    FILE *f = az_file_exists(path) ? fopen(path, "rb") : NULL;
-    if (f == NULL)
+    const int fd = az_file_exists(path) ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    if (fd < 0)
         return false;
     const bool same =
-        fread(head, 1, sizeof head, f) == sizeof head && memcmp(head, magic, sizeof magic) == 0;
-    fclose(f);
+        read(fd, head, sizeof head) == sizeof head && memcmp(head, magic, sizeof magic) == 0;
+    close(fd);
     return same || (n > 3 && strcmp(path + n - 3, ".h5") == 0);
 }
