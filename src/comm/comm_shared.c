@@ -96,8 +96,9 @@ az_err az_shared_create(az_shared **out_shared, size_t bytes, const char *label,
     int fd = -1;
     *out_shared = NULL;
     err = AZ_NEW(s, 1, "communication");
+    if (err == AZ_OK) /* before another rank's failure: it is destroyed then */
+        *s = (az_shared){.comm = comm, .label = label, .bytes = bytes > 0 ? bytes : 1, .fd = -1};
     AZ_TRY(az_comm_agree(comm, err));
-    *s = (az_shared){.comm = comm, .label = label, .bytes = bytes > 0 ? bytes : 1, .fd = -1};
     if (comm->node_rank == 0 && comm->node_size > 1) {
         err = make_file(s);
         if (err == AZ_OK)

@@ -4,6 +4,7 @@
 #include <config.h>
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -89,6 +90,7 @@ static bool fail_one(const command *c, int rank, long n)
     az_mem_set_fault(-1);
     CHECK(err == AZ_OK || err == AZ_EENV);
     CHECK(err == AZ_OK || strstr(az_err_message(), "out of memory") != NULL);
+    CHECK(fcntl(0, F_GETFD) >= 0); /* a file number that was never had must not be closed */
     CHECK(az_mem_get_total().blocks == blocks);
     int64_t codes[2] = {err, -err};
     az_comm_max_i64(comm, codes, 2);
