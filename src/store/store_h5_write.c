@@ -224,7 +224,8 @@ static az_err write_values(const target *t, const char *name, int64_t place, con
     return AZ_OK;
 }
 
-/* This rank's range. */
+/* This rank's range. Arrays that lie side by side in the file, as most do, go in one call: that is
+ * what disks and parallel file systems are good at. */
 static az_err write_own(const target *t, const az_h5_array *arrays, int n, const float *own,
                         int64_t first, int64_t n_own)
 {
@@ -232,11 +233,17 @@ static az_err write_own(const target *t, const az_h5_array *arrays, int n, const
     const int64_t width = t->piece != NULL ? (int64_t)sizeof *t->piece : (int64_t)sizeof *own;
     int begin, end;
     az_h5_find_touched(&begin, &end, arrays, n, first, n_own);
-    for (int i = begin; i < end; i++) {
-        int64_t lo, hi;
+    for (int i = begin, next; i < end; i = next) {
+        int64_t lo, hi, n_side, from;
         az_h5_cut(&lo, &hi, &arrays[i], first, n_own);
-        AZ_TRY(write_values(t, arrays[i].name, t->places[i] + lo * width,
-                            own + (arrays[i].off + lo - first), hi - lo));
+        from = arrays[i].off + lo - first;
+        n_side = hi - lo;
+        const int64_t place = t->places[i] + lo * width;
+        for (next = i + 1; next < end && t->places[next] == place + n_side * width; next++) {
+            az_h5_cut(&lo, &hi, &arrays[next], first, n_own);
+            n_side += hi;
+        }
+        AZ_TRY(write_values(t, arrays[i].name, place, own + from, n_side));
     }
 out:
     return err;
