@@ -25,9 +25,10 @@ int az_comm_size(const az_comm *comm);
 /* Ranks on this node, and this rank's number among them. */
 int az_comm_node_size(const az_comm *comm);
 int az_comm_node_rank(const az_comm *comm);
-/* Copy the world's MPI_Comm to *out_mpi_comm, for the one library that takes it: parallel HDF5. */
+/* Copy the world's MPI_Comm to *out_mpi_comm, for the one library that takes it: parallel HDF5.
+ * Local. */
 void az_comm_get_mpi(const az_comm *comm, void *out_mpi_comm);
-/* Whether there is an MPI behind it; without one there is a single rank. */
+/* Whether there is an MPI behind it; without one there is a single rank. Local. */
 bool az_comm_has_mpi(const az_comm *comm);
 /* Make an MPI_Info of n hints "name=value" for the same library, or MPI_INFO_NULL of none; what is
  * no hint is refused. Local. */
@@ -56,7 +57,7 @@ void az_comm_allgatherv(az_comm *comm, const void *send, void *recv, const size_
 void az_comm_reduce_scatter_i64(az_comm *comm, const int64_t *send, int64_t *recv,
                                 const int64_t *counts);
 void az_comm_sum_i64(az_comm *comm, int64_t *values, size_t n);
-void az_comm_node_sum_i64(az_comm *comm, int64_t *values, size_t n); /* over the node's ranks */
+void az_comm_node_sum_i64(az_comm *comm, int64_t *values, size_t n); /* over each node's ranks */
 void az_comm_max_i64(az_comm *comm, int64_t *values, size_t n);
 void az_comm_sum_f64(az_comm *comm, double *values, size_t n); /* for reports only: not exact */
 void az_comm_max_f64(az_comm *comm, double *values, size_t n);

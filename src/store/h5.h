@@ -69,7 +69,7 @@ az_err az_h5_put_table(az_h5_writer *writer, const char *path, const int64_t *va
 az_err az_h5_put_attrs(az_h5_writer *writer, const char *group, const az_h5_attr *attrs, int n);
 /* Complete, flush, close, sync, rename, sync the directory. */
 az_err az_h5_finish(az_h5_writer *writer, az_h5_times *out_times);
-/* Frees the writer; a file that was not finished is removed. Fails never. */
+/* Frees the writer; a file that was not finished is removed. Fails never. Local, on all ranks. */
 void az_h5_destroy(az_h5_writer *opt_writer);
 
 /* ---- reading */
@@ -93,7 +93,9 @@ az_err az_h5_open(az_h5_reader **out_reader, const char *path, az_comm *comm);
 /* Whether a file that az_h5_open refuses is adze's, but of a format that this version does not
  * know: then it is not damaged. Local. */
 bool az_h5_is_other_version(const char *path);
+/* Local, as is all that only looks into an open file. */
 void az_h5_close(az_h5_reader *opt_reader);
+/* "checkpoint" or "adapter". */
 const char *az_h5_get_kind(const az_h5_reader *reader);
 /* Dataset i (0, 1, ..., sorted by path), NULL after the last; by path, NULL if there is none.
  * Local. */

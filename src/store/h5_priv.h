@@ -1,4 +1,4 @@
-/* h5, inside: what its sources share. Names of this header begin with az_h5_. */
+/* h5, inside: what its sources share. */
 #ifndef AZ_STORE_H5_PRIV_H
 #define AZ_STORE_H5_PRIV_H
 

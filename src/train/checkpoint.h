@@ -41,6 +41,7 @@ typedef struct {
 
 /* Fill what is made once. The other members are set. Collective. */
 az_err az_checkpoint_init(az_checkpoint *c);
+/* Local. */
 void az_checkpoint_fini(az_checkpoint *c);
 /* Bytes of a checkpoint's file, about. Local. */
 int64_t az_checkpoint_get_bytes(const az_checkpoint *c);

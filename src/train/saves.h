@@ -22,6 +22,8 @@ typedef struct {
     char last_name[40]; /* "" for none */
 } az_saves;
 
+/* What the deck says of saving; checkpoint and dir are borrowed. The time to the first save counts
+ * from here. Local. */
 void az_saves_init(az_saves *saves, az_checkpoint *checkpoint, const char *dir);
 /* Go on from where checkpoint.resume says; *trainer is left alone where there is nothing to go on
  * from. Collective. */
@@ -32,7 +34,7 @@ bool az_saves_is_due(az_saves *saves, const az_trainer *trainer);
  * that are no longer kept. With checkpoint.on_error: continue a failure is said and counted
  * (n_failed), and AZ_OK returned. Collective. */
 az_err az_saves_write(az_saves *saves, const az_trainer *trainer);
-/* Read the adapter of a kept checkpoint. Collective. */
+/* Read the adapter of a kept checkpoint: the engine's; the moments are lost. Collective. */
 az_err az_saves_load_adapter(az_saves *saves, int64_t step);
 /* Seconds that a checkpoint will take: measured, or guessed from its size. Local. */
 double az_saves_estimate(const az_saves *saves);

@@ -14,16 +14,6 @@ data: {files: [$src/tests/golden/llama-gqa/data.jsonl], max_length: 64}
 train: {batch_size: 4, max_steps: 10000000}
 run: {step_timeout: 2, load_timeout: 2, finalize_timeout: 1}
 DECK
-program=$(readlink -f ./adze)
-# ranks NAME: the processes that train into $tmp/NAME, in the order of their ids
-ranks() {
-    local exe
-    for exe in $(printf '%s\n' /proc/[0-9]*/exe | sort -V); do
-        [ "$(readlink "$exe" 2>/dev/null)" = "$program" ] || continue
-        tr '\0' '\n' 2>/dev/null <"${exe%exe}cmdline" | grep -qxF "output.dir=$tmp/$1" || continue
-        exe=${exe%/exe} && echo "${exe#/proc/}"
-    done
-}
 # start NAME ARGUMENTS...: $n ranks that train into $tmp/NAME, output in $tmp/NAME.log
 start() {
     local name=$1
@@ -37,7 +27,7 @@ broken() {
     echo "FAIL: $1: $2"
     tail -n 20 "$tmp/$1.log"
     # shellcheck disable=SC2046
-    kill -9 $(ranks "$1") 2>/dev/null
+    kill -9 $(ranks "output.dir=$tmp/$1") 2>/dev/null
     exit 1
 }
 # steps NAME N: wait until that many are made
@@ -56,8 +46,8 @@ ends() {
     [ $code = "$2" ] || broken "$1" "code $code, expected $2"
     [ $((SECONDS - begin)) -le "$3" ] || broken "$1" "it took $((SECONDS - begin)) s, expected $3"
     begin=$SECONDS
-    until [ -z "$(ranks "$1")" ]; do
-        [ $((SECONDS - begin)) -lt 10 ] || broken "$1" "processes are left: $(ranks "$1")"
+    until [ -z "$(ranks "output.dir=$tmp/$1")" ]; do
+        [ $((SECONDS - begin)) -lt 10 ] || broken "$1" "processes are left: $(ranks "output.dir=$tmp/$1")"
         sleep 0.1
     done
 }
@@ -80,7 +70,7 @@ stopped() {
     local pid
     start stopped
     steps stopped 3
-    pid=$(ranks stopped | sed -n 2p)
+    pid=$(ranks "output.dir=$tmp/stopped" | sed -n 2p)
     kill -STOP "$pid"
     ends stopped 4 10
     lost stopped "$pid" stopped training '[0-9]+ (-|(embedding|layer|norm|head) [0-9])' '[a-z_]+'
@@ -104,16 +94,16 @@ resumed() {
     start resumed
     steps resumed 3
     # shellcheck disable=SC2046
-    kill -STOP $(ranks resumed)
+    kill -STOP $(ranks "output.dir=$tmp/resumed")
     sleep 4
     # shellcheck disable=SC2046
-    kill -CONT $(ranks resumed)
+    kill -CONT $(ranks "output.dir=$tmp/resumed")
     steps resumed $(($(wc -l <"$tmp/resumed/metrics.jsonl") + 20))
     sleep 1
-    [ "$(ranks resumed | wc -l)" = 3 ] || broken resumed "it did not go on"
+    [ "$(ranks "output.dir=$tmp/resumed" | wc -l)" = 3 ] || broken resumed "it did not go on"
     grep -q watchdog "$tmp/resumed.log" && broken resumed "the watchdog spoke"
     # shellcheck disable=SC2046
-    kill -TERM $(ranks resumed)
+    kill -TERM $(ranks "output.dir=$tmp/resumed")
     ends resumed 75 10
 }
 # finalize NAME CODE ARGUMENTS...: MPI_Finalize hangs on all ranks, then on one

@@ -9,16 +9,6 @@ DECK
 adze 2 train "$tmp/deck.yaml" output.dir="$tmp/good" train.max_steps=2 || fail "training"
 mkdir "$tmp/out"
 cp -r "$tmp/good/adapter" "$tmp/out/adapter"
-program=$(readlink -f ./adze)
-# ranks: the processes that train into $tmp/out, in the order of their ids
-ranks() {
-    local exe
-    for exe in $(printf '%s\n' /proc/[0-9]*/exe | sort -V); do
-        [ "$(readlink "$exe" 2>/dev/null)" = "$program" ] || continue
-        tr '\0' '\n' 2>/dev/null <"${exe%exe}cmdline" | grep -qxF "output.dir=$tmp/out" || continue
-        exe=${exe%/exe} && echo "${exe#/proc/}"
-    done
-}
 # killed SIGNAL WHOM: start three ranks, wait for the first steps, send a signal to rank 1 or to the launcher.
 killed() {
     local pids begin code launcher
@@ -31,13 +21,13 @@ killed() {
         [ $((SECONDS - begin)) -lt 60 ] || { kill -9 $launcher && fail "$1 to $2: no step in 60 s"; }
         sleep 0.1
     done
-    pids=$(ranks)
+    pids=$(ranks "output.dir=$tmp/out")
     [ "$(wc -w <<<"$pids")" = 3 ] || { kill -9 $launcher && fail "$1 to $2: not three ranks: $pids"; }
     if [ "$2" = launcher ]; then kill "-$1" $launcher; else kill "-$1" "$(sed -n 2p <<<"$pids")"; fi
     begin=$SECONDS
-    while kill -0 $launcher 2>/dev/null || [ -n "$(ranks)" ]; do
+    while kill -0 $launcher 2>/dev/null || [ -n "$(ranks "output.dir=$tmp/out")" ]; do
         # shellcheck disable=SC2046
-        [ $((SECONDS - begin)) -lt 30 ] || { kill -9 $launcher $(ranks) 2>/dev/null && fail "$1 to $2: the job hangs"; }
+        [ $((SECONDS - begin)) -lt 30 ] || { kill -9 $launcher $(ranks "output.dir=$tmp/out") 2>/dev/null && fail "$1 to $2: the job hangs"; }
         sleep 0.1
     done
     wait $launcher

@@ -3,7 +3,6 @@
  * time. */
 #include <config.h>
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 #include "store/h5.h"
 #include "store/peft.h"
 #include "tests/mpi/check.h"
+#include "tests/mpi/files.h"
 
 /* Allocations tried for a command and a rank, spread evenly over all of them. */
 #define TRIES 60
@@ -37,18 +37,6 @@ static az_err run(const command *c)
     memcpy(argv + 2, c->args, (size_t)c->n * sizeof *c->args);
     az_err_clear();
     return az_cmd_find(c->name)->run(comm, c->n + 2, argv);
-}
-
-static void remove_files(const char *dir)
-{
-    char path[400];
-    DIR *d = opendir(dir);
-    for (const struct dirent *e; d != NULL && (e = readdir(d)) != NULL;) {
-        snprintf(path, sizeof path, "%s/%.200s", dir, e->d_name);
-        unlink(path); /* directories stay */
-    }
-    if (d != NULL)
-        closedir(d);
 }
 
 static void remove_results(const command *c)

@@ -1,4 +1,5 @@
-# Shared by the scripts of tests/runs: a scratch directory, the program on n ranks, checks that end the test.
+# Shared by the scripts of tests/runs and tests/fault: a scratch directory, the program on n ranks, its processes, checks that
+# end the test.
 set -u
 src=$(cd "${srcdir:-.}" && pwd)
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/adze-test.XXXXXX")
@@ -20,4 +21,14 @@ adze() {
 # Losses of a run, as written.
 losses() {
     grep -o '"\(eval_\)\?loss": [^,]*' "$1/metrics.jsonl"
+}
+program=$(readlink -f ./adze)
+# ranks WORD: the processes of the program that have this argument, in the order of their ids
+ranks() {
+    local exe
+    for exe in $(printf '%s\n' /proc/[0-9]*/exe | sort -V); do
+        [ "$(readlink "$exe" 2>/dev/null)" = "$program" ] || continue
+        tr '\0' '\n' 2>/dev/null <"${exe%exe}cmdline" | grep -qxF "$1" || continue
+        exe=${exe%/exe} && echo "${exe#/proc/}"
+    done
 }

@@ -9,16 +9,6 @@ data: {files: [$src/tests/golden/llama-gqa/data.jsonl], max_length: 32}
 lora: {r: 2, target_modules: [q_proj]}
 train: {batch_size: 4, micro_batch_size: 1}
 DECK
-# ranks DIR: processes of this adze that write to DIR.
-ranks() {
-    local exe
-    for exe in /proc/[0-9]*/exe; do
-        [ "$(readlink "$exe" 2>/dev/null)" = "$adze" ] || continue
-        tr '\0' '\n' <"${exe%exe}cmdline" 2>/dev/null | grep -qxF "output.dir=$1" || continue
-        exe=${exe%/exe} && echo "${exe#/proc/}"
-    done
-}
-adze=$(readlink -f ./adze)
 # pss DIR STEPS SCOPE: train on four ranks, print the largest sum of their PSS in KiB seen between the first step and the end.
 pss() {
     local most=0 sum pid pids=
@@ -28,7 +18,7 @@ pss() {
         sleep 0.05
         [ -s "$1/metrics.jsonl" ] || continue
         sum=0
-        [ -n "$pids" ] || pids=$(ranks "$1")
+        [ -n "$pids" ] || pids=$(ranks "output.dir=$1")
         for pid in $pids; do
             sum=$((sum + $(awk '/^Pss:/ {n = $2} END {print n + 0}' "/proc/$pid/smaps_rollup" 2>/dev/null || echo 0)))
         done

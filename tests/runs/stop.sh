@@ -14,17 +14,7 @@ eval: {file: $tmp/long.jsonl, steps: 80}
 DECK
 adze 2 train "$tmp/deck.yaml" output.dir="$tmp/good" || fail "the undisturbed run"
 losses "$tmp/good" >"$tmp/losses"
-program=$(readlink -f ./adze)
 
-# ranks WORD: the processes of the program with this argument
-ranks() {
-    local exe
-    for exe in $(printf '%s\n' /proc/[0-9]*/exe | sort -V); do
-        [ "$(readlink "$exe" 2>/dev/null)" = "$program" ] || continue
-        tr '\0' '\n' <"${exe%exe}cmdline" 2>/dev/null | grep -qxF "$1" || continue
-        exe=${exe%/exe} && echo "${exe#/proc/}"
-    done
-}
 has_ranks() { [ "$(ranks "$1" | wc -l)" = 3 ]; }
 steps() { [ -f "$out/metrics.jsonl" ] && [ "$(grep -c '"loss"' "$out/metrics.jsonl")" -ge "$1" ]; }
 saves() { compgen -G "$out/checkpoint-*.tmp*" >/dev/null; }

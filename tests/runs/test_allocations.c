@@ -5,7 +5,6 @@
 #define _GNU_SOURCE
 #include <config.h>
 
-#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
@@ -16,6 +15,7 @@
 #include <unistd.h>
 
 #include "deck/deck.h"
+#include "tests/mpi/files.h"
 #include "train/train.h"
 
 /* glibc's own entries, which the names below hide. */
@@ -90,19 +90,6 @@ void *mmap(void *p, size_t n, int prot, int flags, int fd, off_t off)
 {
     count(__builtin_return_address(0));
     return (void *)syscall(SYS_mmap, p, n, prot, flags, fd, off);
-}
-
-/* What an earlier test left, so that the run does not go on from it. */
-static void remove_files(const char *dir)
-{
-    char path[400];
-    DIR *d = opendir(dir);
-    for (const struct dirent *e; d != NULL && (e = readdir(d)) != NULL;) {
-        snprintf(path, sizeof path, "%s/%.200s", dir, e->d_name);
-        unlink(path); /* directories stay */
-    }
-    if (d != NULL)
-        closedir(d);
 }
 
 /* Calls during one training of so many steps. */
