@@ -92,16 +92,19 @@ out:
 }
 
 /* Whether two names are of one file. Collective. */
-static bool is_same_file(const az_saves *s, const char *path, const char *name)
+static az_err compare_files(bool *out_same, const az_saves *s, const char *path, const char *name)
 {
-    bool same = false;
+    az_err err;
     struct stat a, b;
-    char *there = az_comm_rank(s->comm) == 0 ? az_path_join(s->dir, name) : NULL;
-    if (there != NULL && stat(path, &a) == 0 && stat(there, &b) == 0)
-        same = a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+    char *there = az_path_join(s->dir, name);
+    *out_same = false;
+    AZ_TRY(az_comm_agree(s->comm, there != NULL ? AZ_OK : AZ_EENV));
+    if (stat(path, &a) == 0 && stat(there, &b) == 0)
+        *out_same = a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+    az_comm_bcast(s->comm, out_same, sizeof *out_same, 0);
+out:
     az_free(there);
-    az_comm_bcast(s->comm, &same, sizeof same, 0);
-    return same;
+    return err;
 }
 
 /* A file that the user names; the directory must not hold newer ones, from which a later run would
@@ -110,7 +113,7 @@ static az_err resume_file(az_saves *s, az_trainer *trainer, const char *path, co
                           int64_t n)
 {
     az_err err;
-    bool damaged;
+    bool damaged, same = false;
     char name[40] = "";
     AZ_TRY(check_others(s, steps, n));
     AZ_TRY(az_err_place(az_checkpoint_read(s->checkpoint, trainer, path, &damaged),
@@ -118,7 +121,9 @@ static az_err resume_file(az_saves *s, az_trainer *trainer, const char *path, co
     if (n == 0)
         goto out;
     az_saves_name(name, sizeof name, steps[0]);
-    if (steps[0] == trainer->step && is_same_file(s, path, name))
+    if (steps[0] == trainer->step)
+        AZ_TRY(compare_files(&same, s, path, name));
+    if (same)
         az_saves_remember(s, steps[0]);
     else if (steps[0] >= trainer->step)
         err = az_fail(AZ_EINPUT,

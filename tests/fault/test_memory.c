@@ -21,6 +21,7 @@ static az_comm *comm;
 static char deck[400], prompts[400];
 static char out[] = "output.dir=tests/fault/out-memory/run";
 static char kept[] = "eval.adapter=tests/fault/out-memory/a.h5";
+static char resume[] = "checkpoint.resume=tests/fault/out-memory/run/checkpoint-000001.h5";
 static const char run_dir[] = "tests/fault/out-memory/run";
 static const char adapter[] = "tests/fault/out-memory/run/adapter";
 
@@ -190,6 +191,10 @@ int main(void)
          true,
          4,
          {out, "train.max_steps=1", "eval.split=0.2", "checkpoint.on_error=stop"}},
+        {"train",
+         true,
+         5,
+         {out, "train.max_steps=1", "eval.split=0.2", "checkpoint.on_error=stop", resume}},
         {"eval", true, 0, {NULL}},
         {"eval", true, 1, {kept}},
         {"generate", true, 2, {prompts, "generate.max_new_tokens=2"}},

@@ -43,14 +43,19 @@ static bool edit(hid_t group, const char *path, const char *name, const char *va
 {
     az_faults faults = {0};
     az_h5_attr_list list;
-    if (az_h5_read_attrs(&list, &faults, group, path) != AZ_OK)
-        return false;
-    for (int i = 0; i < list.n; i++)
-        if (strcmp(list.attrs[i].name, name) == 0 && change(&list.attrs[i], group, value)) {
+    bool done = false;
+    const az_err err = az_h5_read_attrs(&list, &faults, group, path);
+    for (int i = 0; err == AZ_OK && i < list.n && !done; i++) {
+        const az_h5_attr before = list.attrs[i];
+        if (strcmp(before.name, name) == 0 && change(&list.attrs[i], group, value)) {
             const uint32_t crc = az_h5_crc_attrs(list.attrs, list.n);
-            return put(group, AZ_H5_CRC, H5T_STD_U32LE, &crc);
+            done = put(group, AZ_H5_CRC, H5T_STD_U32LE, &crc);
         }
-    return false;
+        list.attrs[i] = before; /* its text is the list's */
+    }
+    az_h5_fini_attrs(&list);
+    az_faults_fini(&faults);
+    return done;
 }
 
 int main(int argc, char **argv)
