@@ -186,10 +186,13 @@ static az_err open_target(target *t, const az_h5_writer *w)
     MPI_Comm world;
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     az_comm_get_mpi(w->comm, &world);
-    if (access < 0 || (az_comm_has_mpi(w->comm) && H5Pset_fapl_mpio(access, world, w->info) < 0) ||
-        (t->file = H5FDopen(w->mpi_name, H5F_ACC_RDWR, access, HADDR_UNDEF)) == NULL ||
+    if (access < 0 || (az_comm_has_mpi(w->comm) && H5Pset_fapl_mpio(access, world, w->info) < 0))
+        err = az_h5_fail(AZ_EENV, w->tmp, "open", NULL);
+    AZ_TRY(az_comm_agree(w->comm, err)); /* opening waits for all */
+    if ((t->file = H5FDopen(w->mpi_name, H5F_ACC_RDWR, access, HADDR_UNDEF)) == NULL ||
         H5FDset_eoa(t->file, H5FD_MEM_DRAW, INT64_MAX) < 0)
         err = az_h5_fail(AZ_EENV, w->tmp, "open", NULL);
+out:
     az_h5_drop(access);
     return err;
 }

@@ -27,6 +27,8 @@ start() {
     shift
     LD_PRELOAD=$yield ${MPIEXEC:-mpiexec} -n 3 ./adze "$@" "$word" >"$tmp/log" 2>&1 &
     launcher=$!
+    await has_ranks "$word"
+    pids=$(ranks "$word") # looked for now, as the search takes longer than some steps
 }
 await() {
     local begin=$SECONDS
@@ -38,8 +40,7 @@ await() {
 }
 # send SIGNAL WHOM: to rank 1 or to all; the job must end within 30 s, with code 75 or what a launcher makes of it
 send() {
-    local begin=$SECONDS pids
-    pids=$(ranks "$word")
+    local begin=$SECONDS
     [ "$2" = all ] || pids=$(sed -n 2p <<<"$pids")
     # shellcheck disable=SC2086
     kill "-$1" $pids
