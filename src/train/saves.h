@@ -30,10 +30,14 @@ void az_saves_init(az_saves *saves, az_checkpoint *checkpoint, const char *dir);
 az_err az_saves_resume(az_saves *saves, az_trainer *trainer);
 /* Whether steps or minutes ask for a checkpoint after trainer->step. Collective. */
 bool az_saves_is_due(az_saves *saves, const az_trainer *trainer);
-/* Write checkpoint-NNNNNN.h5, unless the newest one is of this step already; say it; remove those
- * that are no longer kept. With checkpoint.on_error: continue a failure is said and counted
- * (n_failed), and AZ_OK returned. Collective. */
+/* Write checkpoint-NNNNNN.h5, unless the newest one is of this step already; say it. With
+ * checkpoint.on_error: continue a failure is said and counted (n_failed), and AZ_OK returned.
+ * Collective. */
 az_err az_saves_write(az_saves *saves, const az_trainer *trainer);
+/* If the state after trainer->step is saved, remove what is no longer kept: of the checkpoints up
+ * to it all but the newest and the best one. Newer ones, damaged ones that were passed over, are
+ * left alone. To be called when nothing names the old ones any more. Local, on all ranks. */
+void az_saves_remove_old(const az_saves *saves, const az_trainer *trainer);
 /* Read the adapter of a kept checkpoint: the engine's; the moments are lost. Collective. */
 az_err az_saves_load_adapter(az_saves *saves, int64_t step);
 /* Seconds that a checkpoint will take: measured, or guessed from its size. Local. */

@@ -168,6 +168,7 @@ static az_err save(az_run *r)
     AZ_TRY(err);
     if (r->saves.n_saves > before && az_comm_rank(r->comm) == 0)
         az_run_note(r, "running", "", AZ_OK);
+    az_saves_remove_old(&r->saves, &r->trainer); /* DIR/state does not name them any more */
 out:
     return err;
 }

@@ -125,30 +125,6 @@ bool az_saves_is_due(az_saves *s, const az_trainer *trainer)
     return due != 0;
 }
 
-/* Remove what is no longer kept: of the checkpoints up to this step all but the newest and the best
- * one. Newer ones, damaged ones that were passed over, are left alone. On rank 0. */
-static void remove_old(const az_saves *s, const az_trainer *trainer)
-{
-    int64_t *steps, n, kept = 0;
-    char name[40];
-    if (az_saves_list(s->dir, &steps, &n) != AZ_OK) {
-        az_warn("%s; old checkpoints stay", az_err_message());
-        az_err_clear();
-        return;
-    }
-    for (int64_t i = 0; i < n; i++) {
-        if (steps[i] > trainer->step || kept++ < s->keep ||
-            (s->keep_best && steps[i] == trainer->best_step))
-            continue;
-        az_saves_name(name, sizeof name, steps[i]);
-        char *path = az_path_join(s->dir, name);
-        if (path != NULL && unlink(path) != 0 && errno != ENOENT)
-            az_warn("%s: cannot remove: %s", path, strerror(errno));
-        az_free(path);
-    }
-    az_free(steps);
-}
-
 static void say_save(const char *path, const az_h5_times *t, double seconds)
 {
     az_say("saved     %s: %s in %.2f s (structure %.2f, data %.2f, sync %.2f, rename %.2f), %.2f "
@@ -189,11 +165,33 @@ az_err az_saves_write(az_saves *s, const az_trainer *trainer)
         s->longest_s = fmax(s->longest_s, seconds);
         s->n_saves++;
         say_save(path, &times, seconds);
-        if (az_comm_rank(s->comm) == 0)
-            remove_old(s, trainer);
     }
     err = judge(s, err);
 out:
     az_free(path);
     return err;
+}
+
+void az_saves_remove_old(const az_saves *s, const az_trainer *trainer)
+{
+    int64_t *steps, n, kept = 0;
+    char name[40];
+    if (az_comm_rank(s->comm) != 0 || s->last_step != trainer->step)
+        return;
+    if (az_saves_list(s->dir, &steps, &n) != AZ_OK) {
+        az_warn("%s; old checkpoints stay", az_err_message());
+        az_err_clear();
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        if (steps[i] > trainer->step || kept++ < s->keep ||
+            (s->keep_best && steps[i] == trainer->best_step))
+            continue;
+        az_saves_name(name, sizeof name, steps[i]);
+        char *path = az_path_join(s->dir, name);
+        if (path != NULL && unlink(path) != 0 && errno != ENOENT)
+            az_warn("%s: cannot remove: %s", path, strerror(errno));
+        az_free(path);
+    }
+    az_free(steps);
 }

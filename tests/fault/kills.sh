@@ -18,14 +18,16 @@ data: {files: [$src/tests/golden/llama-gqa/data.jsonl], max_length: 64}
 lora: {r: 8, target_modules: all-linear, lora_dropout: 0.1}
 train: {batch_size: 6, max_steps: $steps, learning_rate: 0.03, lr_scheduler_type: constant}
 eval: {file: $tmp/eval.jsonl, steps: 2}
-checkpoint: {save_steps: 1, save_total_limit: 2}
+checkpoint: {save_steps: 1}
 DECK
-# Calls of a save; the seldom ones among them; what is read and written while a run goes on; the results.
+# Calls of a save; the seldom ones among them; the note of it, before old ones are removed; what is read and written while a run goes on; the results.
 save="*:@($out/checkpoint-*|$out)"
 steady="@(fsync|rename|unlink):@($out/checkpoint-*|$out)"
+notes="rename:$out/state"
 records="*:$out/@(metrics.jsonl|state|run.yaml|lock)*"
 results="*:$out/adapter*"
 best=(checkpoint.load_best_model_at_end=false checkpoint.load_best_model_at_end=true)
+keep=checkpoint.save_total_limit=2
 exec 9<> <(:)
 nap() { read -rt "$1" -u 9 _; } # sleep without a process
 
@@ -35,7 +37,7 @@ begin() {
     (
         export LD_PRELOAD="$yield $PWD/tests/tools/order.so" ORDER_STOP=${2:-} ORDER_MARK=$tmp/mark
         timeout -k 5 120 sh -c 'echo $$ >"$0"; exec "$@"' "$tmp/launcher" ${MPIEXEC:-mpiexec} -n "$1" \
-            sh -c 'echo $$ >>"$0"; exec ./adze "$@"' "$tmp/pids" train "$tmp/deck.yaml" output.dir="$out" "${best[chosen]}"
+            sh -c 'echo $$ >>"$0"; exec ./adze "$@"' "$tmp/pids" train "$tmp/deck.yaml" output.dir="$out" "${best[chosen]}" $keep
         exit $?
     ) >"$tmp/log" 2>&1 &
     job=$!
@@ -90,6 +92,8 @@ look() {
     [ -e "${files[0]}" ] || files=()
     here=${files[*]: -1}
     here=${here##*checkpoint-} && here=${here%.h5} && here=$((10#${here:-0}))
+    step=$(sed -n 's/^checkpoint: //p' "$out/state" 2>/dev/null)
+    [ -z "$step" ] || [ -e "$out/$step" ] || fail "$what: the state file names $step, which is not there"
     [ "$here" -ge "$said" ] || fail "$what: step $said was saved, but the newest checkpoint is of step $here"
     [ ! -e "$out/adapter.h5" ] || files+=("$out/adapter.h5")
     [ ${#files[@]} = 0 ] || ./adze verify "${files[@]}" >"$tmp/log" 2>&1 || fail "$what: a file is not whole"
@@ -127,6 +131,7 @@ declare -A phases
 for ((k = 1; k <= kills; k++)); do
     rm -rf "$out"
     chosen=$((RANDOM % 2)) said=0
+    keep=checkpoint.save_total_limit=$((RANDOM % 2 + 1))
     n=$((RANDOM % 4 + 1)) what="kill $k"
     if [ $((k % 2)) = 1 ]; then
         begin "$n"
@@ -140,6 +145,7 @@ for ((k = 1; k <= kills; k++)); do
         rank=$((RANDOM % n))
         most=$((rank == 0 ? calls[00] * 7 / 10 : calls[01])) which=$save pause=-1
         [ $((RANDOM % 2)) = 0 ] || { which=$steady && most=$((rank == 0 ? 4 * steps : steps)); }
+        [ $((RANDOM % 8)) != 0 ] || { which=$notes && rank=0 && most=$steps; }
         [ $((RANDOM % 3)) != 0 ] || pause=$((RANDOM % 2000))
         begin "$n" "$which $rank $(((RANDOM * 32768 + RANDOM) % most)) $pause"
         await [ -e "$tmp/mark" ]
@@ -167,12 +173,13 @@ for ((k = 1; k <= kills; k++)); do
         esac
     fi
     m=$((RANDOM % 4 + 1)) what="$what, then $m"
-    adze "$m" train "$tmp/deck.yaml" output.dir="$out" "${best[chosen]}" || fail "$what: the resumed run"
+    adze "$m" train "$tmp/deck.yaml" output.dir="$out" "${best[chosen]}" $keep || fail "$what: the resumed run"
     from=$(sed -n 's/^resume .*goes on after step \([0-9]*\) of .*/\1/p' "$tmp/log")
     [ "${from:-0}" -ge "$said" ] || fail "$what: step $said was saved, but the run went on from ${from:-the start}"
     grep -q 'not whole' "$tmp/log" && fail "$what: a checkpoint was damaged"
     [ -z "$(find "$out" -name '*tmp*')" ] || fail "$what: left over: $(find "$out" -name '*tmp*')"
     [ ! -e "$out/lock" ] && grep -qx 'state: done' "$out/state" || fail "$what: lock and state at the end"
+    [ "$(find "$out" -name 'checkpoint-*' | wc -l)" -le $((${keep#*=} + 1)) ] || fail "$what: old checkpoints stay: $(ls "$out")"
     losses "$out" | cmp -s "$tmp/losses" - || fail "$what: losses differ"
     [ -f "$out/adapter/adapter_config.json" ] || fail "$what: the adapter has no config"
     same_adapter
