@@ -26,7 +26,7 @@ void az_outdir_close(az_outdir *opt_outdir);
 /* Remove what is half written under the names that adze gives such files: DIR/NAME.h5.tmp,
  * DIR/NAME.tmp-NUMBER, DIR/adapter/tmp-NUMBER. The directory must be this job's. Local. */
 void az_outdir_sweep(const char *dir);
-/* Fails if directories are in the way of the files that a run writes. Local. */
+/* Fails if directories or pipes are in the way of the files that a run writes. Local. */
 az_err az_outdir_check(const char *dir);
 
 #endif

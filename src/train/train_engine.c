@@ -130,10 +130,18 @@ typedef struct {
     az_h5_reader *h5; /* NULL: a directory */
 } kept;
 
+/* A name of one of adze's files that is not there is not that of a directory. */
+static bool is_file(const char *path)
+{
+    const size_t n = strlen(path);
+    return az_file_exists(path) ||
+           (n > 3 && strcmp(path + n - 3, ".h5") == 0 && !az_dir_exists(path));
+}
+
 /* Rank 0 looks which it is. Collective. */
 static az_err open_kept(kept *k, az_comm *comm)
 {
-    bool file = k->path != NULL && az_comm_rank(comm) == 0 && az_file_exists(k->path);
+    bool file = k->path != NULL && az_comm_rank(comm) == 0 && is_file(k->path);
     az_comm_bcast(comm, &file, sizeof file, 0);
     return file ? az_h5_open(&k->h5, k->path, comm) : AZ_OK;
 }

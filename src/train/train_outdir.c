@@ -246,6 +246,15 @@ out:
 
 /* ---- 3. the claim */
 
+/* Of another program: it would be written over and removed. After a power failure a file of ours
+ * may hold zeros. */
+static bool is_foreign(const sight *s)
+{
+    static const char begin[] = "host: ";
+    const size_t n = sizeof begin - 1 < s->bytes ? sizeof begin - 1 : s->bytes;
+    return n > 0 && s->text[0] != '\0' && memcmp(s->text, begin, n) != 0;
+}
+
 /* One try. *out_again: the file went away or was put aside. */
 static az_err claim_once(az_outdir *o, bool *out_again)
 {
@@ -259,6 +268,11 @@ static az_err claim_once(az_outdir *o, bool *out_again)
     *out_again = !is_in_place(o);
     if (*out_again)
         return AZ_OK;
+    if (!made && is_foreign(&seen))
+        return az_fail(AZ_EINPUT,
+                       "%s: this file is not adze's, and the run needs its place: move it away, or "
+                       "give another output.dir",
+                       o->path);
     const bool named = az_holder_parse(&holder, seen.text, seen.bytes);
     az_verdict verdict = AZ_HOLDER_GONE;
     if (!made || o->lock == AZ_LOCK_TAKEN)

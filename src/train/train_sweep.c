@@ -9,12 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "train/holder.h"
 #include "train/outdir.h"
 
-/* Whose temporary names are looked for; "*" stands for anything. */
+/* Whose temporary names are looked for; "*" stands for digits. */
 static const char *const names[] = {"checkpoint-*.h5", "trial.h5", "adapter.h5",
                                     "run.yaml",        "state",    "metrics.jsonl"};
 
@@ -23,7 +24,7 @@ static bool is_number(const char *s)
     return *s != '\0' && s[strspn(s, "0123456789")] == '\0';
 }
 
-/* One of names with one star at most, in the first n bytes of s. */
+/* One of names, in the first n bytes of s. */
 static bool is_known(const char *s, size_t n)
 {
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -34,8 +35,9 @@ static bool is_known(const char *s, size_t n)
             continue;
         }
         const size_t tail = all - head - 1;
-        if (n >= head + tail && memcmp(s, names[i], head) == 0 &&
-            memcmp(s + n - tail, names[i] + head + 1, tail) == 0)
+        if (n > head + tail && memcmp(s, names[i], head) == 0 &&
+            memcmp(s + n - tail, names[i] + head + 1, tail) == 0 &&
+            strspn(s + head, "0123456789") >= n - tail - head)
             return true;
     }
     return false;
@@ -116,14 +118,17 @@ az_err az_outdir_check(const char *dir)
 {
     az_err err = AZ_OK;
     char path[PATH_MAX];
+    struct stat st;
     DIR *d = opendir(dir);
     const struct dirent *entry;
     while (d != NULL && (entry = readdir(d)) != NULL) {
         const char *name = entry->d_name;
         if ((!is_known(name, strlen(name)) && !is_leftover(name)) ||
-            snprintf(path, sizeof path, "%s/%s", dir, name) >= PATH_MAX || !az_dir_exists(path))
+            snprintf(path, sizeof path, "%s/%s", dir, name) >= PATH_MAX || stat(path, &st) != 0)
             continue;
-        AZ_TRY(az_fail(AZ_EINPUT, "%s: this is a directory, and the run needs a file here", path));
+        if (S_ISDIR(st.st_mode) || S_ISFIFO(st.st_mode)) /* a pipe would be waited for */
+            AZ_TRY(az_fail(AZ_EINPUT, "%s: this is a %s, and the run needs a file here", path,
+                           S_ISDIR(st.st_mode) ? "directory" : "pipe"));
     }
 out:
     if (d != NULL)

@@ -106,7 +106,7 @@ check 2 "adze: error: $dir/out/checkpoint-000004.h5: cannot open: No such file o
 fresh all
 rm "$dir/out/checkpoint-000004.h5"
 mkfifo "$dir/out/checkpoint-000004.h5"
-check 2 "adze: error: $dir/out/checkpoint-000004.h5: not a regular file"
+check 2 "adze: error: $dir/out/checkpoint-000004.h5: this is a pipe, and the run needs a file here"
 fresh all
 edited "$dir/out/checkpoint-000004.h5" / format_version 7
 check 2 "adze: error: $dir/out/checkpoint-000004.h5: format version 7; this adze (*) reads version 1"
@@ -132,6 +132,13 @@ for name in checkpoint-000006.h5 checkpoint-000006.h5.tmp trial.h5.tmp adapter.h
     mkdir "$dir/out/$name"
     check 2 "adze: error: $dir/out/$name: this is a directory, and the run needs a file here"
 done
+fresh all
+rm "$dir/out/metrics.jsonl"
+mkfifo "$dir/out/metrics.jsonl"
+check 2 "adze: error: $dir/out/metrics.jsonl: this is a pipe, and the run needs a file here"
+fresh all
+echo 'held by another program' >"$dir/out/lock"
+check 2 "adze: error: $dir/out/lock: this file is not adze's, and the run needs its place: move it away, or give another output.dir"
 fresh
 mkdir -p "$dir/out/lock"
 check 2 "adze: error: $dir/out/lock: cannot open: Is a directory"

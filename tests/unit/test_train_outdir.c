@@ -283,6 +283,8 @@ static void sweeping(void **state)
                                         "state.tmp-x",
                                         "lock",
                                         "x-checkpoint-1.h5.tmp",
+                                        "checkpoint-mine.h5.tmp",
+                                        "checkpoint-.h5.tmp",
                                         "checkpoint-.tmp",
                                         "adapter/adapter_config.json"};
     char command[400], living[100];
