@@ -85,7 +85,7 @@ for way in continue stop; do
         kill -0 $! 2>/dev/null || fail "asked to stop, $way: ended by itself"
         sleep 0.05
     done
-    pkill -USR1 -P $! adze
+    kill -USR1 "$(child $!)"
     wait $! && fail "asked to stop, $way: success"
     grep -qx 'state: failed' "$tmp/out/state" && grep -qx 'code: 3' "$tmp/out/state" || fail "asked to stop, $way: the state"
     [ "$(grep -c '^adze: error: ' "$tmp/log")" = 1 ] || fail "asked to stop, $way: not one error"

@@ -76,7 +76,7 @@ until [ -e "$out/lock" ]; do
 done
 timeout 60 ./adze train "$tmp/deck.yaml" output.dir="$out" >"$tmp/log2" 2>&1
 [ $? = 2 ] && grep -q "^adze: error: output.dir $out is in use by " "$tmp/log2" || fail "$name: another run has the directory too"
-kill -9 "$(pgrep -P $pid)"
+kill -9 "$(child $pid)"
 wait $pid
 
 # taken by another run: left alone
@@ -87,9 +87,9 @@ mv "$out" "$tmp/moved"
 start 1000000 "$tmp/log2"
 second=$pid pid=$first
 ends 3
-says "^adze: error: output.dir $out was taken over by a process on $(hostname) (pid $(pgrep -P $second)) since "
+says "^adze: error: output.dir $out was taken over by a process on $(hostname) (pid $(child $second)) since "
 kill -0 $second || fail "taken: the other run has ended"
-kill -USR1 "$(pgrep -P $second)"
+kill -USR1 "$(child $second)"
 wait $second
 ./adze verify "$out"/checkpoint-*.h5 >"$tmp/log" 2>&1 || fail "taken: the other run's checkpoints"
 grep -qx 'state: requeue' "$out/state" && [ ! -e "$out/adapter" ] || fail "taken: the other run's directory: $(ls "$out")"

@@ -23,12 +23,20 @@ losses() {
     grep -o '"\(eval_\)\?loss": [^,]*' "$1/metrics.jsonl"
 }
 program=$(readlink -f ./adze)
-# ranks WORD: the processes of the program that have this argument, in the order of their ids
+# ranks WORD: the processes of the program that have this argument. Quick, as runs are short: no process is started for others.
 ranks() {
-    local exe
-    for exe in $(printf '%s\n' /proc/[0-9]*/exe | sort -V); do
-        [ "$(readlink "$exe" 2>/dev/null)" = "$program" ] || continue
-        tr '\0' '\n' 2>/dev/null <"${exe%exe}cmdline" | grep -qxF "$1" || continue
-        exe=${exe%/exe} && echo "${exe#/proc/}"
+    local dir name
+    for dir in /proc/[0-9]*; do
+        { read -r name <"$dir/comm"; } 2>/dev/null && [ "$name" = "${program##*/}" ] || continue
+        [ "$(readlink "$dir/exe")" = "$program" ] && tr '\0' '\n' 2>/dev/null <"$dir/cmdline" | grep -qxF "$1" && echo "${dir#/proc/}"
+    done | sort -n
+}
+# child PID: the process that another one started, timeout for example
+child() {
+    local dir stat parent
+    for dir in /proc/[0-9]*; do
+        { read -r stat <"$dir/stat"; } 2>/dev/null || continue
+        read -r _ parent _ <<<"${stat##*) }" # PID (NAME) STATE PARENT ...
+        [ "$parent" != "$1" ] || echo "${dir#/proc/}"
     done
 }

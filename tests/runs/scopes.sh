@@ -30,10 +30,8 @@ from=$tmp/one same 2 world 1
 # What the kernel says of the pages that hold the base, while a run is at work.
 (LD_PRELOAD=$yield timeout 60 ${MPIEXEC:-mpiexec} -n 2 ./adze train "$deck" output.dir="$tmp/maps" train.num_train_epochs=1000000 >"$tmp/log" 2>&1) &
 until [ -s "$tmp/maps/metrics.jsonl" ]; do sleep 0.1; done
-rights=$(for exe in /proc/[0-9]*/exe; do
-    [ "$(readlink "$exe" 2>/dev/null)" = "$(readlink -f ./adze)" ] && tr '\0' '\n' <"${exe%exe}cmdline" | grep -qxF "output.dir=$tmp/maps" &&
-        awk '/memfd:adze/ {print $2}' "${exe%exe}maps"
-done)
-pkill -TERM -f "output.dir=$tmp/maps"
+rights=$(for pid in $(ranks "output.dir=$tmp/maps"); do awk '/memfd:adze/ {print $2}' "/proc/$pid/maps"; done)
+# shellcheck disable=SC2046
+kill -TERM $(ranks "output.dir=$tmp/maps")
 wait
 [ "$(echo $rights)" = "r--s r--s" ] || fail "rights of the base's pages: $(echo $rights)"

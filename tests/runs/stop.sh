@@ -9,8 +9,8 @@ cat >"$tmp/deck.yaml" <<DECK
 model: {path: $model}
 data: {files: [$data], max_length: 64}
 lora: {r: 4, target_modules: all-linear, lora_dropout: 0.1}
-train: {batch_size: 6, max_steps: 200, learning_rate: 1e-2}
-eval: {file: $tmp/long.jsonl, steps: 80}
+train: {batch_size: 6, max_steps: 600, learning_rate: 1e-2}
+eval: {file: $tmp/long.jsonl, steps: 300}
 DECK
 adze 2 train "$tmp/deck.yaml" output.dir="$tmp/good" || fail "the undisturbed run"
 losses "$tmp/good" >"$tmp/losses"
@@ -81,7 +81,7 @@ interrupted() {
 interrupted USR1 one steps 3
 interrupted TERM all steps 5
 interrupted USR1 all evaluates
-interrupted TERM one steps 80 # in the evaluation after step 80, or shortly after it
+interrupted TERM one steps 300 # in the evaluation after step 300, or shortly after it
 every=1 interrupted USR1 one saves
 interrupted TERM all has_ranks "output.dir=$tmp/out"
 
