@@ -21,6 +21,10 @@ start() {
         sleep 0.01
     done
 }
+# vanish: the directory goes, also while the run makes files in it
+vanish() {
+    while [ -e "$out" ]; do rm -rf "$out" 2>/dev/null; done
+}
 # ends CODE: it has ended with this code and one error at most
 ends() {
     wait $pid
@@ -37,7 +41,7 @@ fresh() {
 
 fresh removed
 start 300 "$tmp/log"
-rm -rf "$out"
+vanish
 ends 3
 says "^adze: warning: no checkpoint: $out: cannot write in directory: No such file or directory; the run goes on"
 says "^adze: error: $out/metrics.jsonl: steps are missing in it: No such file or directory"
@@ -46,7 +50,7 @@ grep -qx 'state: failed' "$out/state" || fail "removed: the state"
 
 fresh "removed, on_error: stop"
 start 100000 "$tmp/log" checkpoint.on_error=stop
-rm -rf "$out"
+vanish
 ends 3
 says "^adze: error: $out: cannot write in directory: No such file or directory"
 [ -f "$out/adapter/adapter_model.safetensors" ] || fail "$name: no adapter"
