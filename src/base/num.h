@@ -57,5 +57,10 @@ static inline int64_t az_ceil_div(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;
 }
+/* Where part i of n things cut into parts even parts begins: n i / parts, without overflow. */
+static inline size_t az_cut(size_t n, size_t i, size_t parts)
+{
+    return n / parts * i + n % parts * i / parts;
+}
 
 #endif

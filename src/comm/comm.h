@@ -25,6 +25,21 @@ int az_comm_size(const az_comm *comm);
 /* Ranks on this node, and this rank's number among them. */
 int az_comm_node_size(const az_comm *comm);
 int az_comm_node_rank(const az_comm *comm);
+/* Where ranks are. Nodes are numbered by their lowest rank. A node's rank j (among its own) is its
+ * lane j if the smallest node has so many ranks, else it has none. What is cut over the job is cut
+ * by position = lane * n_nodes + node: so every node holds the same share, however many ranks it
+ * has, and what the ranks of a lane hold lies together. */
+typedef struct {
+    int n_ranks, n_nodes, n_lanes;
+    const int *node_ranks; /* [n_nodes] ranks on each */
+} az_topology;
+const az_topology *az_comm_get_topology(const az_comm *comm);
+/* This rank's node, lane and position; without a lane -1. Local. */
+int az_comm_node(const az_comm *comm);
+int az_comm_lane(const az_comm *comm);
+int az_comm_position(const az_comm *comm);
+/* n_lanes * n_nodes. */
+int az_comm_n_positions(const az_comm *comm);
 /* Copy the world's MPI_Comm to *out_mpi_comm, for the one library that takes it: parallel HDF5.
  * Local. */
 void az_comm_get_mpi(const az_comm *comm, void *out_mpi_comm);
@@ -46,16 +61,24 @@ az_err az_comm_agree(az_comm *comm, az_err err);
 unsigned az_comm_poll(az_comm *comm);
 /* Collectives. Buffers do not overlap. */
 void az_comm_barrier(az_comm *comm);
+void az_comm_node_barrier(az_comm *comm); /* of each node's ranks */
 void az_comm_bcast(az_comm *comm, void *buffer, size_t bytes, int root);
 /* Every rank gives bytes bytes; recv holds size * bytes. send may be recv + rank * bytes. */
 void az_comm_allgather(az_comm *comm, const void *send, size_t bytes, void *recv);
 /* Rank i gives counts[i] bytes that land at offsets[i] of recv. */
 void az_comm_allgatherv(az_comm *comm, const void *send, void *recv, const size_t *counts,
                         const size_t *offsets);
+/* The same over this rank's lane, one rank a node: node i gives counts[i] bytes that land at
+ * offsets[i]. Ranks without a lane do nothing. Collective over the lane. */
+void az_comm_lane_allgatherv(az_comm *comm, const void *send, void *recv, const size_t *counts,
+                             const size_t *offsets);
 /* Integer sums: recv (counts[rank] values) = sum over ranks of the rank's part of send (all counts
  * together). */
 void az_comm_reduce_scatter_i64(az_comm *comm, const int64_t *send, int64_t *recv,
                                 const int64_t *counts);
+/* The same over this rank's lane: counts [n_nodes]. Collective over the lane. */
+void az_comm_lane_reduce_scatter_i64(az_comm *comm, const int64_t *send, int64_t *recv,
+                                     const int64_t *counts);
 void az_comm_sum_i64(az_comm *comm, int64_t *values, size_t n);
 void az_comm_node_sum_i64(az_comm *comm, int64_t *values, size_t n); /* over each node's ranks */
 void az_comm_max_i64(az_comm *comm, int64_t *values, size_t n);

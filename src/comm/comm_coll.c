@@ -10,12 +10,39 @@ static size_t min_size(size_t a, size_t b)
     return a < b ? a : b;
 }
 
+/* Some of the ranks: all, or those of a lane. */
+typedef struct {
+    MPI_Comm comm;
+    int size, rank;
+} group;
+
+static group world_of(const az_comm *comm)
+{
+    return (group){comm->world, comm->size, comm->rank};
+}
+
+/* One rank where there is no lane. */
+static group lane_of(const az_comm *comm)
+{
+    const int size = comm->lane_number < 0 ? 1 : comm->topology.n_nodes;
+    return (group){comm->lane, size, size > 1 ? comm->node_number : 0};
+}
+
 void az_comm_barrier(az_comm *comm)
 {
     if (comm->alone)
         return;
     az_watch_begin(comm->watch, AZ_CALL_BARRIER);
     MPI_Barrier(comm->world);
+    az_watch_end(comm->watch);
+}
+
+void az_comm_node_barrier(az_comm *comm)
+{
+    if (comm->node_size == 1)
+        return;
+    az_watch_begin(comm->watch, AZ_CALL_BARRIER);
+    MPI_Barrier(comm->node);
     az_watch_end(comm->watch);
 }
 
@@ -39,15 +66,21 @@ unsigned az_comm_poll(az_comm *comm)
     return answer;
 }
 
-void az_comm_bcast(az_comm *comm, void *buffer, size_t bytes, int root)
+static void bcast_over(az_comm *comm, const group *g, void *buffer, size_t bytes, int root)
 {
-    if (comm->size == 1)
+    if (g->size == 1)
         return;
     az_watch_begin(comm->watch, AZ_CALL_BCAST);
     for (size_t done = 0; done < bytes; done += comm->limit)
         MPI_Bcast((char *)buffer + done, (int)min_size(comm->limit, bytes - done), MPI_BYTE, root,
-                  comm->world);
+                  g->comm);
     az_watch_end(comm->watch);
+}
+
+void az_comm_bcast(az_comm *comm, void *buffer, size_t bytes, int root)
+{
+    const group g = world_of(comm);
+    bcast_over(comm, &g, buffer, bytes, root);
 }
 
 void az_comm_allgather(az_comm *comm, const void *send, size_t bytes, void *recv)
@@ -67,56 +100,86 @@ void az_comm_allgather(az_comm *comm, const void *send, size_t bytes, void *recv
         az_comm_bcast(comm, (char *)recv + (size_t)r * bytes, bytes, r);
 }
 
-void az_comm_allgatherv(az_comm *comm, const void *send, void *recv, const size_t *counts,
-                        const size_t *offsets)
+static void allgatherv_over(az_comm *comm, const group *g, const void *send, void *recv,
+                            const size_t *counts, const size_t *offsets)
 {
-    char *mine = (char *)recv + offsets[comm->rank];
-    if (send != mine && counts[comm->rank] > 0)
-        memcpy(mine, send, counts[comm->rank]);
-    if (comm->size == 1)
+    char *mine = (char *)recv + offsets[g->rank];
+    if (send != mine && counts[g->rank] > 0)
+        memcpy(mine, send, counts[g->rank]);
+    if (g->size == 1)
         return;
     size_t end = 0;
-    for (int r = 0; r < comm->size; r++)
+    for (int r = 0; r < g->size; r++)
         end = offsets[r] + counts[r] > end ? offsets[r] + counts[r] : end;
     if (end <= comm->limit) {
-        for (int r = 0; r < comm->size; r++) {
+        for (int r = 0; r < g->size; r++) {
             comm->counts[r] = (int)counts[r];
             comm->offsets[r] = (int)offsets[r];
         }
         az_watch_begin(comm->watch, AZ_CALL_ALLGATHERV);
         MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_BYTE, recv, comm->counts, comm->offsets, MPI_BYTE,
-                       comm->world);
+                       g->comm);
         az_watch_end(comm->watch);
         return;
     }
-    for (int r = 0; r < comm->size; r++)
-        az_comm_bcast(comm, (char *)recv + offsets[r], counts[r], r);
+    for (int r = 0; r < g->size; r++)
+        bcast_over(comm, g, (char *)recv + offsets[r], counts[r], r);
 }
 
-void az_comm_reduce_scatter_i64(az_comm *comm, const int64_t *send, int64_t *recv,
+void az_comm_allgatherv(az_comm *comm, const void *send, void *recv, const size_t *counts,
+                        const size_t *offsets)
+{
+    const group g = world_of(comm);
+    allgatherv_over(comm, &g, send, recv, counts, offsets);
+}
+
+void az_comm_lane_allgatherv(az_comm *comm, const void *send, void *recv, const size_t *counts,
+                             const size_t *offsets)
+{
+    const group g = lane_of(comm);
+    if (comm->lane_number >= 0)
+        allgatherv_over(comm, &g, send, recv, counts, offsets);
+}
+
+static void reduce_scatter_over(az_comm *comm, const group *g, const int64_t *send, int64_t *recv,
                                 const int64_t *counts)
 {
     int64_t total = 0;
-    for (int r = 0; r < comm->size; r++)
+    for (int r = 0; r < g->size; r++)
         total += counts[r];
-    if (comm->size == 1) {
+    if (g->size == 1) {
         memcpy(recv, send, (size_t)total * sizeof *send);
         return;
     }
     int64_t piece = (int64_t)(comm->limit / sizeof *send);
     az_watch_begin(comm->watch, AZ_CALL_REDUCE_SCATTER);
     if (total <= piece) {
-        for (int r = 0; r < comm->size; r++)
+        for (int r = 0; r < g->size; r++)
             comm->counts[r] = (int)counts[r];
-        MPI_Reduce_scatter(send, recv, comm->counts, MPI_INT64_T, MPI_SUM, comm->world);
+        MPI_Reduce_scatter(send, recv, comm->counts, MPI_INT64_T, MPI_SUM, g->comm);
         az_watch_end(comm->watch);
         return;
     }
-    for (int r = 0; r < comm->size; send += counts[r++])
+    for (int r = 0; r < g->size; send += counts[r++])
         for (int64_t done = 0; done < counts[r]; done += piece)
             MPI_Reduce(send + done, recv + done, (int)az_min_i64(piece, counts[r] - done),
-                       MPI_INT64_T, MPI_SUM, r, comm->world);
+                       MPI_INT64_T, MPI_SUM, r, g->comm);
     az_watch_end(comm->watch);
+}
+
+void az_comm_reduce_scatter_i64(az_comm *comm, const int64_t *send, int64_t *recv,
+                                const int64_t *counts)
+{
+    const group g = world_of(comm);
+    reduce_scatter_over(comm, &g, send, recv, counts);
+}
+
+void az_comm_lane_reduce_scatter_i64(az_comm *comm, const int64_t *send, int64_t *recv,
+                                     const int64_t *counts)
+{
+    const group g = lane_of(comm);
+    if (comm->lane_number >= 0)
+        reduce_scatter_over(comm, &g, send, recv, counts);
 }
 
 /* Element-wise reductions in place, in pieces. */

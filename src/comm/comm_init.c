@@ -53,6 +53,8 @@ static void release(az_comm *comm)
         MPI_Wait(&comm->poll, MPI_STATUS_IGNORE);
     az_watch_leave(comm);
     if (!comm->alone) {
+        if (comm->lane != MPI_COMM_NULL)
+            MPI_Comm_free(&comm->lane);
         MPI_Comm_free(&comm->node);
         MPI_Comm_free(&comm->world);
     }
@@ -61,6 +63,7 @@ static void release(az_comm *comm)
     az_watch_destroy(comm->watch);
     az_free(comm->counts);
     az_free(comm->offsets);
+    az_free(comm->node_ranks);
 }
 
 /* OpenMP's threads are there while the first one calls MPI. */
@@ -91,7 +94,7 @@ out:
 az_err az_comm_init(az_comm **out_comm, int *argc, char ***argv)
 {
     az_err err;
-    az_comm world = {0};
+    az_comm world = {.lane = MPI_COMM_NULL};
     int ready, level;
     *out_comm = NULL;
     MPI_Initialized(&ready);
@@ -111,6 +114,8 @@ az_err az_comm_init(az_comm **out_comm, int *argc, char ***argv)
         err = AZ_NEW(*out_comm, 1, "communication");
     err = az_comm_agree(&world, err);
     if (err == AZ_OK)
+        err = az_comm_find_topology(&world);
+    if (err == AZ_OK)
         err = az_watch_create(&world);
     if (err == AZ_OK) {
         **out_comm = world;
@@ -127,9 +132,11 @@ az_err az_comm_create_self(az_comm **out_comm)
     az_err err;
     AZ_TRY(AZ_NEW(*out_comm, 1, "communication"));
     **out_comm = (az_comm){.alone = true, .size = 1, .node_size = 1, .limit = LIMIT};
+    AZ_TRY(az_comm_find_topology(*out_comm));
     err = az_watch_create(*out_comm);
 out:
-    if (err != AZ_OK) {
+    if (err != AZ_OK && *out_comm != NULL) {
+        az_free((*out_comm)->node_ranks);
         az_free(*out_comm);
         *out_comm = NULL;
     }

@@ -97,12 +97,13 @@ static void test_agree(az_comm *comm)
 }
 
 /* No memory on one rank is a failure on all, and nothing is left. */
-static void test_init_fails(const az_comm *keep)
+static void test_init_fails(az_comm *keep)
 {
     int last = az_comm_size(keep) - 1;
-    /* The communicator and its scratch; the watchdog, its buffers, its memory if that is not
-     * shared. */
-    const int n_allocations = az_comm_node_size(keep) > 1 ? 6 : 7;
+    /* The communicator and its scratch, nodes; the watchdog, its buffers, its memory if that is not
+     * shared. Of the last rank. */
+    int n_allocations = az_comm_node_size(keep) > 1 ? 8 : 9;
+    az_comm_bcast(keep, &n_allocations, sizeof n_allocations, last);
     size_t blocks = az_mem_get_total().blocks;
     for (int n = 0; n < n_allocations; n++) {
         az_comm *comm;
@@ -116,6 +117,60 @@ static void test_init_fails(const az_comm *keep)
     }
 }
 
+/* Nodes and lanes: what all ranks say fits together, and lanes join the right ranks. */
+static void test_lanes(az_comm *comm)
+{
+    const az_topology *t = az_comm_get_topology(comm);
+    const int node = az_comm_node(comm), lane = az_comm_lane(comm);
+    int ranks = 0, least = t->n_ranks;
+    for (int i = 0; i < t->n_nodes; i++) {
+        ranks += t->node_ranks[i];
+        least = t->node_ranks[i] < least ? t->node_ranks[i] : least;
+    }
+    CHECK(ranks == az_comm_size(comm) && t->n_ranks == ranks && t->n_lanes == least);
+    const char *cliques = getenv("MPIR_CVAR_NUM_CLIQUES");
+    CHECK(t->n_nodes == (cliques != NULL ? atoi(cliques) : 1));
+    CHECK(t->node_ranks[node] == az_comm_node_size(comm));
+    CHECK(lane == (az_comm_node_rank(comm) < least ? az_comm_node_rank(comm) : -1));
+    CHECK(az_comm_position(comm) == (lane < 0 ? -1 : lane * t->n_nodes + node));
+    /* Each rank marks its position: all are taken once. */
+    int64_t taken[64] = {0};
+    if (lane >= 0)
+        taken[az_comm_position(comm)] = 1;
+    az_comm_sum_i64(comm, taken, 64);
+    for (int p = 0; p < 64; p++)
+        CHECK(taken[p] == (p < az_comm_n_positions(comm)));
+    /* Node i gives i + 1 bytes that tell lane and node. */
+    size_t counts[64], offsets[64], end = 0;
+    int64_t n[64], send[64 * 64], recv[64] = {0};
+    unsigned char mine[64], all[64 * 64];
+    for (int i = 0; i < t->n_nodes; i++) {
+        counts[i] = (size_t)i + 1;
+        n[i] = i + 1;
+        offsets[i] = end;
+        end += counts[i];
+    }
+    memset(mine, 16 * lane + node, sizeof mine);
+    memset(all, 0xff, sizeof all);
+    az_comm_lane_allgatherv(comm, mine, all, counts, offsets);
+    for (int i = 0; lane >= 0 && i < t->n_nodes; i++)
+        for (size_t b = 0; b < counts[i]; b++)
+            CHECK(all[offsets[i] + b] == 16 * lane + i);
+    for (size_t i = 0; i < end; i++)
+        send[i] = (int64_t)i * 1000 + lane;
+    az_comm_lane_reduce_scatter_i64(comm, send, recv, n);
+    for (int i = 0; lane >= 0 && i < n[node]; i++)
+        CHECK(recv[i] == t->n_nodes * ((int64_t)(offsets[node] + (size_t)i) * 1000 + lane));
+    az_comm_node_barrier(comm);
+}
+
+static void test_part(void)
+{
+    CHECK(az_cut(10, 0, 4) == 0 && az_cut(10, 1, 4) == 2 && az_cut(10, 3, 4) == 7);
+    CHECK(az_cut(SIZE_MAX, 3, 3) == SIZE_MAX && az_cut(SIZE_MAX, 1, 3) == SIZE_MAX / 3);
+    CHECK(az_cut(3, 1, 64000) == 0 && az_cut(3, 64000, 64000) == 3);
+}
+
 static void run(void)
 {
     az_comm *comm;
@@ -125,6 +180,8 @@ static void run(void)
     test_bcast(comm);
     test_allgather(comm);
     test_sums(comm);
+    test_lanes(comm);
+    test_part();
     test_agree(comm);
     int64_t failed = n_failed;
     az_comm_sum_i64(comm, &failed, 1);
