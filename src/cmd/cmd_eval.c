@@ -37,7 +37,8 @@ static az_err open_job(job *j)
     AZ_TRY(az_eval_create(&j->eval, &j->engine, &j->set,
                           az_deck_int(j->deck, "eval.micro_batch_tokens")));
     az_eval_get_limits(j->eval, &limits);
-    AZ_TRY(az_pass_create(&j->pass, &j->engine, &limits, NULL));
+    const az_model_parts parts = az_engine_get_parts(&j->engine);
+    AZ_TRY(az_pass_create(&j->pass, &parts, &limits, NULL));
 out:
     return err;
 }

@@ -8,6 +8,7 @@
 #include "deck/deck.h"
 #include "lora/lora.h"
 #include "model/config.h"
+#include "pass/pass.h"
 #include "shard/shard.h"
 #include "text/text.h"
 
@@ -38,6 +39,8 @@ typedef enum {
 az_err az_engine_open(az_engine *engine, const az_deck *deck, az_adapter_source source,
                       const char *opt_path, az_comm *comm);
 void az_engine_close(az_engine *engine);
+/* What a pass takes. Local. */
+az_model_parts az_engine_get_parts(const az_engine *engine);
 /* The tokenizer that the deck names, else the model's; NULL without a failure if there is none and
  * none was named. Local. */
 az_err az_engine_open_tokenizer(az_tokenizer **out_tokenizer, const az_deck *deck);

@@ -9,7 +9,6 @@
 #include "base/base.h"
 #include "data/data.h"
 #include "train/engine.h"
-#include "train/pass.h"
 
 typedef struct az_eval az_eval;
 

@@ -13,7 +13,6 @@
 #include "train/checkpoint.h"
 #include "train/engine.h"
 #include "train/eval.h"
-#include "train/pass.h"
 
 typedef enum { AZ_PROGRESS_LINES, AZ_PROGRESS_TERMINAL, AZ_PROGRESS_NONE } az_progress;
 

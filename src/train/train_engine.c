@@ -293,6 +293,16 @@ void az_engine_close(az_engine *engine)
     *engine = (az_engine){0};
 }
 
+az_model_parts az_engine_get_parts(const az_engine *engine)
+{
+    return (az_model_parts){.comm = engine->comm,
+                            .shard = engine->shard,
+                            .config = &engine->config,
+                            .linears = engine->linears,
+                            .lora = &engine->lora,
+                            .flat = engine->flat};
+}
+
 az_err az_engine_open_tokenizer(az_tokenizer **out_tokenizer, const az_deck *deck)
 {
     az_err err = AZ_OK;

@@ -14,7 +14,6 @@
 #include "comm/watch.h"
 #include "model/block.h"
 #include "train/generate.h"
-#include "train/pass.h"
 
 typedef struct {
     int64_t prompt;
@@ -175,8 +174,9 @@ static az_err allocate(az_generate *g)
     g->stats.cache_bytes = 2 * cache * sizeof(float);
 out:
     err = az_comm_agree(g->engine->comm, err);
+    const az_model_parts parts = az_engine_get_parts(g->engine);
     if (err == AZ_OK)
-        err = az_pass_create(&g->pass, g->engine, &limits, NULL);
+        err = az_pass_create(&g->pass, &parts, &limits, NULL);
     return err;
 }
 

@@ -78,7 +78,8 @@ static az_err open_pass(az_run *r)
     az_schedule_get_max(r->schedule, &train.tokens, &train.sequences, &train.targets);
     if (r->eval != NULL)
         az_eval_get_limits(r->eval, &eval);
-    return az_pass_create(&r->pass, &r->engine, &eval, &train);
+    const az_model_parts parts = az_engine_get_parts(&r->engine);
+    return az_pass_create(&r->pass, &parts, &eval, &train);
 }
 
 static az_err open_optim(az_run *r)

@@ -18,7 +18,7 @@
 #include "tests/unit/tol.h"
 #include "train/eval.h"
 #include "train/generate.h"
-#include "train/pass.h"
+#include "pass/pass.h"
 
 enum { N_EXPECTED = 4 /* samples that the peer gave logits of */ };
 
@@ -218,6 +218,12 @@ static void feed_pieces(feeder *f, const model *m, az_pass *pass, int64_t piece)
     az_free(cache_row);
 }
 
+static bool open_pass(az_pass **out_pass, const az_engine *engine, const az_pass_limits *limits)
+{
+    const az_model_parts parts = az_engine_get_parts(engine);
+    return must(az_pass_create(out_pass, &parts, limits, NULL));
+}
+
 static void test_logits(model *m)
 {
     feeder f = {0};
@@ -225,7 +231,7 @@ static void test_logits(model *m)
     open_feeder(&f, m);
     const az_pass_limits limits = {
         .tokens = f.N, .targets = f.N, .longest = m->set.longest, .sequences = N_EXPECTED};
-    if (f.expected != NULL && must(az_pass_create(&pass, &m->engine, &limits, NULL))) {
+    if (f.expected != NULL && open_pass(&pass, &m->engine, &limits)) {
         feed_whole(&f, m, pass, false);
         feed_whole(&f, m, pass, true);
         feed_pieces(&f, m, pass, 1);
@@ -246,7 +252,7 @@ static double evaluate(az_engine *engine, const az_dataset *set, int64_t micro_b
     if (!must(az_eval_create(&eval, engine, set, micro_batch_tokens)))
         return NAN;
     az_eval_get_limits(eval, &limits);
-    if (must(az_pass_create(&pass, engine, &limits, NULL))) {
+    if (open_pass(&pass, engine, &limits)) {
         must(az_eval_run(&a, eval, pass));
         const size_t calls = az_mem_get_total().calls;
         must(az_eval_run(&b, eval, pass));
@@ -292,7 +298,7 @@ static void test_eval(model *m)
     az_pass_limits limits;
     if (must(az_eval_create(&eval, &m->engine, &m->set, 256))) {
         az_eval_get_limits(eval, &limits);
-        if (must(az_pass_create(&pass, &m->engine, &limits, NULL))) {
+        if (open_pass(&pass, &m->engine, &limits)) {
             az_eval_result r = {0};
             must(az_eval_run(&r, eval, pass));
             CHECK(isnan(r.loss) && isnan(r.perplexity));
@@ -487,7 +493,7 @@ static void check_long(model *m)
     const az_generate_options options = {.batch_size = 2, .max_new_tokens = 1};
     const az_pass_limits limits = {.tokens = LONG, .targets = 1, .longest = LONG, .sequences = 1};
     if (must(az_generate_create(&generate, &m->engine, &prompts, &options)) &&
-        must(az_generate_run(generate)) && must(az_pass_create(&pass, &m->engine, &limits, NULL))) {
+        must(az_generate_run(generate)) && open_pass(&pass, &m->engine, &limits)) {
         const int64_t row = LONG - 1;
         const az_seq seq = {0, LONG, 0, LONG};
         const az_feed feed = {.N = LONG,

@@ -13,7 +13,7 @@
 
 #include "deck/deck.h"
 #include "kern/kern.h"
-#include "train/pass.h"
+#include "train/engine.h"
 #include "train/train.h"
 #include "tests/mpi/check.h"
 #include "tests/unit/tol.h"
@@ -99,7 +99,8 @@ static void check_first(const az_deck *deck, const char *expect)
                              az_comm_rank(comm)) == AZ_OK);
     az_pass_limits limits = {.longest = set.longest};
     az_schedule_get_max(schedule, &limits.tokens, &limits.sequences, &limits.targets);
-    CHECK(az_pass_create(&pass, &e, &(az_pass_limits){0}, &limits) == AZ_OK);
+    const az_model_parts parts = az_engine_get_parts(&e);
+    CHECK(az_pass_create(&pass, &parts, &(az_pass_limits){0}, &limits) == AZ_OK);
     const az_optim_options adamw = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
     CHECK(az_optim_create(&optim, e.lora.n_elements, &adamw, comm) == AZ_OK);
     if (n_failed > 0) {

@@ -1,16 +1,47 @@
-/* train/pass: micro-batches through the sharded model. Every rank gathers the same units in the
+/* pass: micro-batches through the sharded model. Every rank gathers the same units in the
  * same order, with a micro-batch or without one. All calls but create and destroy are Collective
  * and allocate nothing. They fail only with AZ_ESTOP, on all ranks at the same unit, if one was
  * asked to stop; what they were to fill is then unfinished. */
-#ifndef AZ_TRAIN_PASS_H
-#define AZ_TRAIN_PASS_H
+#ifndef AZ_PASS_PASS_H
+#define AZ_PASS_PASS_H
 
 #include "base/base.h"
+#include "comm/comm.h"
 #include "data/data.h"
+#include "lora/lora.h"
+#include "model/config.h"
 #include "optim/optim.h"
-#include "train/engine.h"
+#include "shard/shard.h"
 
 typedef struct az_pass az_pass;
+
+/* The model that is passed through; all borrowed. */
+typedef struct {
+    az_comm *comm;
+    az_shard *shard;
+    const az_config *config;
+    const az_linear *linears; /* of all layers, in model order */
+    const az_lora *lora;      /* no pairs: the base alone */
+    const float *flat;        /* the adapter, [lora->n_elements] */
+} az_model_parts;
+
+/* ---- the order of units ---- */
+
+/* How a model is cut. Units are numbered in model order, as the shard numbers them: pieces of the
+ * embedding, layers, norm, pieces of the head (tied: those of the embedding are the head's). */
+typedef struct {
+    int n_embed, n_layers, n_head;
+    bool tied;
+    int lowest; /* lowest adapted layer; -1: none */
+} az_pass_units;
+
+/* The units in the order in which a pass gathers them: forward to the head, and in training once
+ * more over a head of several pieces and back to the lowest adapted layer. All micro-batches of a
+ * group pass through a unit while it is gathered, so the list is the same for any group, and a step
+ * is that list once a group. Returns its length; opt_program gets the numbers. Pure. */
+int az_pass_list_program(int *opt_program, const az_pass_units *units, bool training);
+
+/* ---- passes ---- */
 
 /* Largest micro-batch that will come. */
 typedef struct {
@@ -20,8 +51,8 @@ typedef struct {
 
 /* forward: what comes to az_pass_eval and az_pass_logits; opt_backward: to az_pass_train, NULL:
  * nothing. Collective. */
-az_err az_pass_create(az_pass **out_pass, az_engine *engine, const az_pass_limits *forward,
-                      const az_pass_limits *opt_backward);
+az_err az_pass_create(az_pass **out_pass, const az_model_parts *parts,
+                      const az_pass_limits *forward, const az_pass_limits *opt_backward);
 void az_pass_destroy(az_pass *opt_pass);
 /* Forward and backward of one micro-batch (B = 0: none, gathers only). Loss and gradients, times
  * scale, are added to optim; step and seed name the dropout masks. */
