@@ -46,12 +46,20 @@ void az_warn(const char *fmt, ...)
     if (!speaker)
         return;
     az_log_flush();
-    va_list args;
+    /* In one write: launchers put what comes from stdout between the pieces of a line. */
+    char text[4096];
+    va_list args, again;
     va_start(args, fmt);
-    fputs("adze: warning: ", stderr);
-    vfprintf(stderr, fmt, args);
+    va_copy(again, args);
+    if ((size_t)vsnprintf(text, sizeof text, fmt, args) < sizeof text) {
+        fprintf(stderr, "adze: warning: %s\n", text);
+    } else {
+        fputs("adze: warning: ", stderr);
+        vfprintf(stderr, fmt, again);
+        fputc('\n', stderr);
+    }
+    va_end(again);
     va_end(args);
-    fputc('\n', stderr);
 }
 
 double az_now(void)
