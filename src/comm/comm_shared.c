@@ -1,6 +1,7 @@
 /* shared: memory that the ranks of a node share. */
 #include <config.h>
 
+#include "comm/comm_pages.h"
 #include "comm/comm_priv.h"
 #include "comm/shared.h"
 
@@ -15,43 +16,22 @@
 struct az_shared {
     az_comm *comm;
     const char *label;
-    char *memory;
-    size_t bytes;
-    int fd; /* of the node's first rank */
+    az_pages pages; /* the file is open on the node's first rank alone */
+    char *view;     /* the second mapping, or NULL */
 };
 
-static az_err no_memory(size_t bytes)
-{
-    return az_fail(AZ_EENV, "no memory for %s that the ranks of a node share: %s",
-                   az_format_bytes((double)bytes), strerror(errno));
-}
-
-/* Made by the node's first rank, with all its pages. A signal (a request to stop) interrupts the
- * kernel's work on them, whatever SA_RESTART says. */
-static az_err make_file(az_shared *s)
-{
-    int failed;
-    s->fd = memfd_create("adze", MFD_CLOEXEC);
-    if (s->fd < 0 || ftruncate(s->fd, (off_t)s->bytes) != 0)
-        return no_memory(s->bytes);
-    do
-        failed = fallocate(s->fd, 0, 0, (off_t)s->bytes);
-    while (failed != 0 && errno == EINTR);
-    return failed == 0 || errno == EOPNOTSUPP ? AZ_OK : no_memory(s->bytes);
-}
-
-/* Where the others find the file of the node's first rank, and by what they know it. */
+/* Where the others find the file of the node's first rank, by what they know it, and its size. */
 typedef struct {
     long long pid, fd;
-    uint64_t device, inode;
+    uint64_t device, inode, bytes;
 } place;
 
-static az_err find_place(place *p, const az_shared *s)
+static az_err find_place(place *p, const az_pages *pages)
 {
     struct stat st;
-    if (fstat(s->fd, &st) != 0)
-        return no_memory(s->bytes);
-    *p = (place){getpid(), s->fd, st.st_dev, st.st_ino};
+    if (fstat(pages->fd, &st) != 0)
+        return az_pages_fail(pages->bytes);
+    *p = (place){getpid(), pages->fd, st.st_dev, st.st_ino, pages->bytes};
     return AZ_OK;
 }
 
@@ -73,36 +53,41 @@ static az_err open_file(int *out_fd, const az_shared *s, const place *p)
     return AZ_OK;
 }
 
-/* fd < 0: memory of this process alone. */
-static az_err map_file(az_shared *s, int fd)
+/* The mappings of this rank. Local. */
+static az_err map_file(az_shared *s, const place *p, unsigned flags)
 {
-    const int how = fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
-    s->memory = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, how, fd, 0);
-    if (s->memory == MAP_FAILED) {
-        s->memory = NULL;
-        return no_memory(s->bytes);
+    az_err err = AZ_OK;
+    int fd = s->pages.fd;
+    if (s->comm->node_rank > 0) {
+        AZ_TRY(open_file(&fd, s, p));
+        s->pages.bytes = p->bytes;
+        AZ_TRY(az_pages_map(&s->pages.memory, fd, p->bytes, PROT_READ | PROT_WRITE));
     }
-    madvise(s->memory, s->bytes, MADV_HUGEPAGE); /* where the system has them for shared memory */
-    if (s->comm->node_rank == 0)
-        az_mem_count(s->label, (int64_t)s->bytes);
-    return AZ_OK;
+    if ((flags & AZ_SHARED_READONLY) != 0)
+        AZ_TRY(az_pages_map(&s->view, fd, p->bytes, PROT_READ));
+out:
+    if (fd >= 0 && s->comm->node_rank > 0)
+        close(fd);
+    return err;
 }
 
-az_err az_shared_create(az_shared **out_shared, size_t bytes, const char *label, az_comm *comm)
+az_err az_shared_create(az_shared **out_shared, size_t bytes, const char *name, const char *label,
+                        unsigned flags, az_comm *comm)
 {
     az_err err;
     az_shared *s = NULL;
     place first = {0};
-    int fd = -1;
     *out_shared = NULL;
     err = AZ_NEW(s, 1, "communication");
     if (err == AZ_OK) /* before another rank's failure: it is destroyed then */
-        *s = (az_shared){.comm = comm, .label = label, .bytes = bytes > 0 ? bytes : 1, .fd = -1};
+        *s = (az_shared){.comm = comm, .label = label, .pages = {.fd = -1}};
     AZ_TRY(az_comm_agree(comm, err));
-    if (comm->node_rank == 0 && comm->node_size > 1) {
-        err = make_file(s);
+    if (comm->node_rank == 0) {
+        err = az_pages_create(&s->pages, bytes > 0 ? bytes : 1, name);
+        if (s->pages.memory != NULL)
+            az_mem_count(label, (int64_t)s->pages.bytes);
         if (err == AZ_OK)
-            err = find_place(&first, s);
+            err = find_place(&first, &s->pages);
     }
     AZ_TRY(az_comm_agree(comm, err));
     if (comm->node_size > 1) {
@@ -110,13 +95,7 @@ az_err az_shared_create(az_shared **out_shared, size_t bytes, const char *label,
         MPI_Bcast(&first, sizeof first, MPI_BYTE, 0, comm->node);
         az_watch_end(comm->watch);
     }
-    if (comm->node_rank == 0)
-        err = map_file(s, s->fd);
-    else if ((err = open_file(&fd, s, &first)) == AZ_OK)
-        err = map_file(s, fd);
-    if (fd >= 0)
-        close(fd);
-    AZ_TRY(az_comm_agree(comm, err));
+    AZ_TRY(az_comm_agree(comm, map_file(s, &first, flags)));
     *out_shared = s;
     s = NULL;
 out:
@@ -131,14 +110,19 @@ az_err az_shared_protect(az_shared *s)
         MPI_Barrier(s->comm->node);
         az_watch_end(s->comm->watch);
     }
-    if (mprotect(s->memory, s->bytes, PROT_READ) != 0)
+    if (mprotect(s->pages.memory, s->pages.bytes, PROT_READ) != 0)
         return az_fail(AZ_EENV, "cannot protect memory: %s", strerror(errno));
     return AZ_OK;
 }
 
 char *az_shared_get(const az_shared *s)
 {
-    return s->memory;
+    return s->pages.memory;
+}
+
+const char *az_shared_get_readonly(const az_shared *s)
+{
+    return s->view;
 }
 
 void az_shared_destroy(az_shared *opt_shared)
@@ -146,12 +130,10 @@ void az_shared_destroy(az_shared *opt_shared)
     az_shared *s = opt_shared;
     if (s == NULL)
         return;
-    if (s->memory != NULL) {
-        munmap(s->memory, s->bytes);
-        if (s->comm->node_rank == 0)
-            az_mem_count(s->label, -(int64_t)s->bytes);
-    }
-    if (s->fd >= 0)
-        close(s->fd);
+    if (s->pages.memory != NULL && s->comm->node_rank == 0)
+        az_mem_count(s->label, -(int64_t)s->pages.bytes);
+    if (s->view != NULL)
+        munmap(s->view, s->pages.bytes);
+    az_pages_fini(&s->pages);
     az_free(s);
 }

@@ -50,7 +50,8 @@ static az_err allocate(az_shard *shard)
     az_err err = AZ_OK;
     const bool node = shard->scope == AZ_SCOPE_NODE;
     if (node) {
-        AZ_TRY(az_shared_create(&shard->shared, shard->held_bytes, "base slices", shard->comm));
+        AZ_TRY(az_shared_create(&shard->shared, shard->held_bytes, "adze-base", "base slices", 0,
+                                shard->comm));
         shard->held = az_shared_get(shard->shared);
     } else {
         AZ_TRY(AZ_NEW(shard->held, shard->held_bytes, "base slices"));

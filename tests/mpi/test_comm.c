@@ -1,10 +1,13 @@
-/* comm: collectives with small whole numbers, whole and in pieces; agreement. */
+/* comm: collectives with small whole numbers, whole and in pieces; agreement; memory of a node. */
 #include <config.h>
 
+#include <setjmp.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "comm/comm.h"
+#include "comm/shared.h"
 #include "tests/mpi/check.h"
 
 enum { N = 1237 };
@@ -96,6 +99,87 @@ static void test_agree(az_comm *comm)
     }
 }
 
+static sigjmp_buf refused;
+
+static void note_refusal(int signal_number)
+{
+    siglongjmp(refused, signal_number);
+}
+
+/* Whether a write is refused by the kernel. */
+static bool refuses(const volatile char *p)
+{
+    struct sigaction action = {.sa_handler = note_refusal}, before;
+    sigaction(SIGSEGV, &action, &before);
+    const bool written = sigsetjmp(refused, 1) == 0;
+    if (written)
+        *(volatile char *)p = 1;
+    sigaction(SIGSEGV, &before, NULL);
+    return !written;
+}
+
+/* Mappings of this process whose name begins so, and those among them that can be written. */
+static void count_mappings(int *out_all, int *out_writable, const char *name)
+{
+    char line[500], rights[8];
+    FILE *f = fopen("/proc/self/maps", "r");
+    *out_all = *out_writable = 0;
+    CHECK(f != NULL);
+    while (f != NULL && fgets(line, sizeof line, f) != NULL)
+        if (strstr(line, name) != NULL && sscanf(line, "%*s %7s", rights) == 1) {
+            *out_all += 1;
+            *out_writable += strchr(rights, 'w') != NULL;
+        }
+    if (f != NULL)
+        fclose(f);
+}
+
+/* Memory of a node: each rank writes its part, all see all, through either mapping; afterwards
+ * nobody can write. */
+static void test_shared(az_comm *comm, size_t part)
+{
+    const int n = az_comm_node_size(comm), mine = az_comm_node_rank(comm);
+    az_shared *s;
+    int all, writable;
+    CHECK(az_shared_create(&s, part * (size_t)n, "adze-some", "test", AZ_SHARED_READONLY, comm) ==
+          AZ_OK);
+    if (s == NULL)
+        return;
+    char *p = az_shared_get(s);
+    const char *view = az_shared_get_readonly(s);
+    CHECK(view != NULL && view != p && refuses(view));
+    for (size_t i = 0; i < part; i++)
+        CHECK(p[(size_t)mine * part + i] == 0);
+    memset(p + (size_t)mine * part, mine + 1, part);
+    CHECK(az_shared_protect(s) == AZ_OK);
+    for (int r = 0; r < n; r++) {
+        char *expected = az_alloc(part, 1, "test");
+        memset(expected, r + 1, part);
+        CHECK(memcmp(p + (size_t)r * part, expected, part) == 0);
+        CHECK(memcmp(view + (size_t)r * part, expected, part) == 0);
+        az_free(expected);
+    }
+    CHECK(refuses(p) && refuses(view));
+    count_mappings(&all, &writable, "memfd:adze-some");
+    CHECK(all == 2 && writable == 0);
+    CHECK(strstr(az_shared_describe_pages(s), "pages") != NULL);
+    az_comm_barrier(comm);
+    az_shared_destroy(s);
+    count_mappings(&all, &writable, "memfd:adze-some");
+    CHECK(all == 0);
+    CHECK(az_shared_create(&s, 0, "adze-none", "test", 0, comm) == AZ_OK);
+    CHECK(s != NULL && az_shared_get_readonly(s) == NULL && !refuses(az_shared_get(s)));
+    az_shared_destroy(s);
+}
+
+static void test_tables(void)
+{
+    CHECK(az_shared_measure_tables((size_t)1 << 30, 4096) == 2 << 20);
+    CHECK(az_shared_measure_tables(((size_t)1 << 30) + 1, 2 << 20) == 513 * 8);
+    const size_t small = az_shared_guess_page(4096), large = az_shared_guess_page((size_t)1 << 28);
+    CHECK(small >= 4096 && large >= small && (small & (small - 1)) == 0);
+}
+
 /* No memory on one rank is a failure on all, and nothing is left. */
 static void test_init_fails(az_comm *keep)
 {
@@ -183,6 +267,8 @@ static void run(void)
     test_lanes(comm);
     test_part();
     test_agree(comm);
+    test_shared(comm, 5000);
+    test_shared(comm, (size_t)3 << 20);
     int64_t failed = n_failed;
     az_comm_sum_i64(comm, &failed, 1);
     n_failed = (int)failed;
@@ -202,7 +288,9 @@ int main(void)
         test_bcast(self);
         test_allgather(self);
         test_sums(self);
+        test_shared(self, 5000);
     }
+    test_tables();
     az_comm_fini(self);
     int64_t failed = n_failed;
     az_comm_sum_i64(keep, &failed, 1);
