@@ -29,7 +29,7 @@ static az_err open_job(job *j)
     az_err err;
     az_pass_limits limits;
     const char *adapter = az_deck_string(j->deck, "eval.adapter");
-    AZ_TRY(az_engine_open(&j->engine, j->deck, adapter != NULL ? AZ_ADAPTER_PATH : AZ_ADAPTER_NONE,
+    AZ_TRY(az_engine_read(&j->engine, j->deck, adapter != NULL ? AZ_ADAPTER_PATH : AZ_ADAPTER_NONE,
                           adapter, j->comm));
     err = az_engine_open_tokenizer(&j->tokenizer, j->deck);
     AZ_TRY(az_comm_agree(j->comm, err));
@@ -37,6 +37,7 @@ static az_err open_job(job *j)
     AZ_TRY(az_eval_create(&j->eval, &j->engine, &j->set,
                           az_deck_int(j->deck, "eval.micro_batch_tokens")));
     az_eval_get_limits(j->eval, &limits);
+    AZ_TRY(az_engine_load(&j->engine, j->deck));
     const az_model_parts parts = az_engine_get_parts(&j->engine);
     AZ_TRY(az_pass_create(&j->pass, &parts, &limits, NULL));
 out:

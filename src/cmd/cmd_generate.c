@@ -103,7 +103,7 @@ static az_err open_job(job *j)
     j->output = az_deck_string(d, "generate.output");
     err = check_keys(j);
     AZ_TRY(az_comm_agree(j->comm, err));
-    AZ_TRY(az_engine_open(&j->engine, d, adapter != NULL ? AZ_ADAPTER_PATH : AZ_ADAPTER_NONE,
+    AZ_TRY(az_engine_read(&j->engine, d, adapter != NULL ? AZ_ADAPTER_PATH : AZ_ADAPTER_NONE,
                           adapter, j->comm));
     AZ_TRY(open_tokenizer(j));
     const az_prompts_options read = {.opt_text = az_deck_string(d, "generate.prompt"),
@@ -121,6 +121,7 @@ static az_err open_job(job *j)
         .eos = j->eos,
         .n_eos = j->n_eos,
         .opt_progress = wants_progress(j) ? show_progress : NULL};
+    AZ_TRY(az_engine_load(&j->engine, d));
     AZ_TRY(az_generate_create(&j->generate, &j->engine, &j->prompts, &options));
 out:
     return err;

@@ -12,6 +12,19 @@
 #include "shard/shard.h"
 #include "text/text.h"
 
+/* Where the adapter comes from. */
+typedef enum {
+    AZ_ADAPTER_NONE,
+    AZ_ADAPTER_DECK, /* lora.* of the deck, or lora.init_from */
+    AZ_ADAPTER_PATH  /* a PEFT directory, a checkpoint or adapter.h5, as it is */
+} az_adapter_source;
+
+/* An adapter that is kept somewhere: a directory, or a file, which is open until it is loaded. */
+typedef struct {
+    const char *path; /* NULL: there is none */
+    az_h5_reader *h5; /* NULL: a directory */
+} az_kept_adapter;
+
 typedef struct {
     az_comm *comm; /* borrowed */
     const char *model_dir;
@@ -22,22 +35,20 @@ typedef struct {
     az_linear *linears;
     int n_linears;
     az_peft_config peft;
+    az_adapter_source source;
+    az_kept_adapter kept;
     az_lora lora; /* no pairs: the base alone */
     float *flat;  /* the adapter, [lora.n_elements] */
 } az_engine;
 
-/* Where the adapter comes from. */
-typedef enum {
-    AZ_ADAPTER_NONE,
-    AZ_ADAPTER_DECK, /* lora.* of the deck, or lora.init_from */
-    AZ_ADAPTER_PATH  /* a PEFT directory, a checkpoint or adapter.h5, as it is */
-} az_adapter_source;
-
-/* Set run.threads; read config, headers (on one rank, handed on), the adapter, then the base's
- * slices; rank 0 reads an adapter for all, or each its part of a file. Start from {0}. opt_path:
- * for AZ_ADAPTER_PATH. Collective. */
-az_err az_engine_open(az_engine *engine, const az_deck *deck, az_adapter_source source,
+/* Set run.threads; read config and headers (on one rank, handed on) and which adapter there is to
+ * be. Nothing that grows with the model is allocated. Start from {0}. opt_path: for
+ * AZ_ADAPTER_PATH. Collective. */
+az_err az_engine_read(az_engine *engine, const az_deck *deck, az_adapter_source source,
                       const char *opt_path, az_comm *comm);
+/* After az_engine_read: the adapter (rank 0 reads it for all, or each rank its part of a file),
+ * then the base's slices. Collective. */
+az_err az_engine_load(az_engine *engine, const az_deck *deck);
 void az_engine_close(az_engine *engine);
 /* What a pass takes. Local. */
 az_model_parts az_engine_get_parts(const az_engine *engine);

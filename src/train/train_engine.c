@@ -124,12 +124,6 @@ out:
     return err;
 }
 
-/* An adapter that is kept somewhere: a directory, or a file, which is opened. */
-typedef struct {
-    const char *path; /* NULL: there is none */
-    az_h5_reader *h5; /* NULL: a directory */
-} kept;
-
 /* A name of one of adze's files that is not there is not that of a directory. */
 static bool is_file(const char *path)
 {
@@ -139,18 +133,18 @@ static bool is_file(const char *path)
 }
 
 /* Rank 0 looks which it is. Collective. */
-static az_err open_kept(kept *k, az_comm *comm)
+static az_err open_kept(az_kept_adapter *k, az_comm *comm)
 {
     bool file = k->path != NULL && az_comm_rank(comm) == 0 && is_file(k->path);
     az_comm_bcast(comm, &file, sizeof file, 0);
     return file ? az_h5_open(&k->h5, k->path, comm) : AZ_OK;
 }
 
-/* Which adapter there is to be, and room for it. Local; the same on all ranks, as all read the same
- * config. */
-static az_err open_adapter(az_engine *e, const az_deck *deck, const kept *k)
+/* Which adapter there is to be. Local; the same on all ranks, as all read the same config. */
+static az_err open_adapter(az_engine *e, const az_deck *deck)
 {
     az_err err;
+    const az_kept_adapter *k = &e->kept;
     if (k->path != NULL) {
         AZ_TRY(k->h5 != NULL ? az_peft_read_h5_config(&e->peft, k->h5, k->path)
                              : az_peft_read_config(&e->peft, k->path));
@@ -161,9 +155,8 @@ static az_err open_adapter(az_engine *e, const az_deck *deck, const kept *k)
         AZ_TRY(config_from_deck(&e->peft, deck));
     }
     AZ_TRY(copy_base_path(&e->peft.base_model_name_or_path, e->model_dir));
-    AZ_TRY(az_lora_create(&e->lora, &e->peft, e->linears, e->n_linears,
-                          az_config_default_targets(&e->config)));
-    AZ_TRY(AZ_NEW(e->flat, (size_t)e->lora.n_elements, "adapter"));
+    err = az_lora_create(&e->lora, &e->peft, e->linears, e->n_linears,
+                         az_config_default_targets(&e->config));
 out:
     return err;
 }
@@ -192,7 +185,7 @@ out:
 }
 
 /* Each rank reads an equal part of a file's adapter; all get all. Collective. */
-static az_err read_file(az_engine *e, const kept *k)
+static az_err read_file(az_engine *e, const az_kept_adapter *k)
 {
     az_err err;
     const int n_ranks = az_comm_size(e->comm), rank = az_comm_rank(e->comm);
@@ -212,9 +205,12 @@ out:
 }
 
 /* The adapter's values: made on every rank, or read and handed on. Collective. */
-static az_err fill_adapter(az_engine *e, const az_deck *deck, const kept *k)
+static az_err fill_adapter(az_engine *e, const az_deck *deck)
 {
-    az_err err = AZ_OK;
+    az_err err;
+    const az_kept_adapter *k = &e->kept;
+    err = AZ_NEW(e->flat, (size_t)e->lora.n_elements, "adapter");
+    AZ_TRY(az_comm_agree(e->comm, err));
     if (k->path == NULL) {
         az_lora_fill(e->flat, &e->lora, &e->peft, (uint64_t)az_deck_int(deck, "train.seed"));
         return AZ_OK;
@@ -231,7 +227,7 @@ out:
 
 /* An adapter may be put on another base than it was made with (a later version of it, say), but the
  * user is to know. Local. */
-static void check_base(const az_engine *e, const kept *k)
+static void check_base(const az_engine *e, const az_kept_adapter *k)
 {
     char now[20];
     const az_h5_attr *was = az_h5_find_attr(k->h5, "/base", "fingerprint"),
@@ -251,38 +247,47 @@ static az_scope scope_of(const az_deck *deck)
                                         : AZ_SCOPE_AUTO;
 }
 
-az_err az_engine_open(az_engine *engine, const az_deck *deck, az_adapter_source source,
+az_err az_engine_read(az_engine *e, const az_deck *deck, az_adapter_source source,
                       const char *opt_path, az_comm *comm)
 {
     az_err err;
-    kept k = {.path =
-                  source == AZ_ADAPTER_DECK ? az_deck_string(deck, "lora.init_from") : opt_path};
-    engine->comm = comm;
-    engine->model_dir = az_deck_string(deck, "model.path");
+    e->comm = comm;
+    e->source = source;
+    e->model_dir = az_deck_string(deck, "model.path");
+    e->kept.path = source == AZ_ADAPTER_DECK ? az_deck_string(deck, "lora.init_from") : opt_path;
     err = az_kern_start((int)az_deck_int(deck, "run.threads"));
     AZ_TRY(az_comm_agree(comm, err));
-    AZ_TRY(share_model(engine));
-    err = az_table_create(&engine->table, &engine->config, &engine->set);
+    AZ_TRY(share_model(e));
+    err = az_table_create(&e->table, &e->config, &e->set);
     AZ_TRY(az_comm_agree(comm, err));
     if (source != AZ_ADAPTER_NONE)
-        AZ_TRY(open_kept(&k, comm));
-    err = az_config_list_linears(&engine->linears, &engine->n_linears, &engine->config);
+        AZ_TRY(open_kept(&e->kept, comm));
+    err = az_config_list_linears(&e->linears, &e->n_linears, &e->config);
     if (err == AZ_OK && source != AZ_ADAPTER_NONE)
-        err = open_adapter(engine, deck, &k);
+        err = open_adapter(e, deck);
     AZ_TRY(az_comm_agree(comm, err));
-    if (source != AZ_ADAPTER_NONE)
-        AZ_TRY(fill_adapter(engine, deck, &k));
-    AZ_TRY(az_shard_create(&engine->shard, &engine->config, &engine->table, &engine->set, comm,
-                           scope_of(deck), az_deck_bool(deck, "run.poison")));
-    if (k.h5 != NULL)
-        check_base(engine, &k);
 out:
-    az_h5_close(k.h5);
+    return err;
+}
+
+az_err az_engine_load(az_engine *e, const az_deck *deck)
+{
+    az_err err;
+    if (e->source != AZ_ADAPTER_NONE)
+        AZ_TRY(fill_adapter(e, deck));
+    AZ_TRY(az_shard_create(&e->shard, &e->config, &e->table, &e->set, e->comm, scope_of(deck),
+                           az_deck_bool(deck, "run.poison")));
+    if (e->kept.h5 != NULL)
+        check_base(e, &e->kept);
+out:
+    az_h5_close(e->kept.h5);
+    e->kept.h5 = NULL;
     return err;
 }
 
 void az_engine_close(az_engine *engine)
 {
+    az_h5_close(engine->kept.h5);
     az_shard_destroy(engine->shard);
     az_free(engine->flat);
     az_lora_fini(&engine->lora);

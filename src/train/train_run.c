@@ -314,9 +314,10 @@ static az_err open_run(az_run *r)
     AZ_TRY(az_outdir_open(&r->outdir, r->dir, r->comm));
     err = az_watch_set_dir(r->comm, r->dir);
     AZ_TRY(az_comm_agree(r->comm, err));
-    AZ_TRY(az_engine_open(&r->engine, r->deck, AZ_ADAPTER_DECK, NULL, r->comm));
+    AZ_TRY(az_engine_read(&r->engine, r->deck, AZ_ADAPTER_DECK, NULL, r->comm));
     AZ_TRY(load_data(r));
     AZ_TRY(open_schedule(r));
+    AZ_TRY(az_engine_load(&r->engine, r->deck));
     AZ_TRY(open_pass(r));
     AZ_TRY(open_optim(r));
     err = AZ_NEW(r->reached, (size_t)r->engine.lora.n_pairs, "optimizer");

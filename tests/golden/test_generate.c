@@ -64,8 +64,10 @@ static bool open_model(model *m, const char *name)
     snprintf(m->folder, sizeof m->folder, "%s/%s", golden_dir(), name);
     const char *adapter = path_of(m, "adapter");
     if (!must(az_deck_open(&m->deck, path_of(m, "deck.yaml"), NULL, 0)) ||
-        !must(az_engine_open(&m->engine, m->deck, AZ_ADAPTER_PATH, adapter, comm)) ||
-        !must(az_engine_open(&m->alone, m->deck, AZ_ADAPTER_PATH, adapter, self)))
+        !must(az_engine_read(&m->engine, m->deck, AZ_ADAPTER_PATH, adapter, comm)) ||
+        !must(az_engine_load(&m->engine, m->deck)) ||
+        !must(az_engine_read(&m->alone, m->deck, AZ_ADAPTER_PATH, adapter, self)) ||
+        !must(az_engine_load(&m->alone, m->deck)))
         return false;
     const char *files[] = {path_of(m, "data.jsonl")};
     const az_data_options options = {.max_length = 64, .n_rows = m->engine.config.V, .eos = -1};

@@ -90,7 +90,8 @@ static void check_first(const az_deck *deck, const char *expect)
     az_schedule *schedule = NULL;
     az_pass *pass = NULL;
     az_optim *optim = NULL;
-    CHECK(az_engine_open(&e, deck, AZ_ADAPTER_DECK, NULL, comm) == AZ_OK);
+    CHECK(az_engine_read(&e, deck, AZ_ADAPTER_DECK, NULL, comm) == AZ_OK);
+    CHECK(az_engine_load(&e, deck) == AZ_OK);
     const char *files[] = {az_deck_item(deck, "data.files", 0)};
     const az_data_options options = {.max_length = 64, .n_rows = e.config.V, .eos = -1};
     CHECK(az_data_load(&set, files, 1, NULL, &options, comm) == AZ_OK);
