@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/bus.h"
 #include "base/err.h"
 #include "base/faults.h"
 #include "base/file.h"

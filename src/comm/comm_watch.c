@@ -142,8 +142,9 @@ static void look(void *context)
     const bool missed = deadline > 0 && now - begin > deadline;
     if (missed && phase == AZ_PHASE_END)
         az_watch_end_quietly(w);
-    if (missed || (w->board != NULL && atomic_load(&w->board->elected)))
-        az_watch_give_up(w, now);
+    const char *failure = w->board != NULL ? az_bus_get_failure() : NULL;
+    if (missed || failure != NULL || (w->board != NULL && atomic_load(&w->board->elected) != 0))
+        az_watch_give_up(w, now, failure);
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -218,6 +219,7 @@ out:
         fill_record(w->own, comm->rank);
         enter(w, AZ_PHASE_START, -1);
         err = az_comm_agree(comm, az_beat_start(&w->beat, LOOK, look, w));
+        az_bus_set_watched(true);
     }
     comm->watch = w;
     if (err != AZ_OK && w != NULL) {
@@ -231,8 +233,9 @@ out:
 void az_watch_leave(az_comm *comm)
 {
     az_watch *w = comm->watch;
-    if (w == NULL)
+    if (w == NULL || w->board == NULL)
         return;
+    az_bus_set_watched(false);
     enter(w, AZ_PHASE_END, -1);
     pthread_mutex_lock(&w->lock);
     w->board = NULL;

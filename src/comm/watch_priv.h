@@ -60,7 +60,7 @@ typedef struct {
 
 /* What the ranks of a node share. */
 typedef struct {
-    _Atomic int elected;     /* the job is given up, and a rank writes the table */
+    _Atomic int elected;     /* the job is given up, and a rank writes why; the code, or 0 */
     _Atomic int64_t written; /* when it has done so */
     az_record records[];
 } az_board;
@@ -106,8 +106,10 @@ void az_watch_destroy(az_watch *opt_watch);
 /* Begin and end of a collective: signs of life. opt_watch is NULL while a communicator is made. */
 void az_watch_begin(az_watch *opt_watch, az_call call);
 void az_watch_end(az_watch *opt_watch);
-/* The phase's deadline has passed: write, tell, end the process. */
-void az_watch_give_up(az_watch *watch, int64_t now) __attribute__((noreturn));
+/* The phase's deadline has passed, or something else than another rank has failed that the main
+ * thread cannot go on after (opt_failure says what): write, tell, end the process. */
+void az_watch_give_up(az_watch *watch, int64_t now, const char *opt_failure)
+    __attribute__((noreturn));
 /* All is written and said, but MPI does not end: end the process with the code that was set. */
 void az_watch_end_quietly(az_watch *watch) __attribute__((noreturn));
 int64_t az_watch_now(void);
