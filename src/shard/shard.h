@@ -1,16 +1,17 @@
-/* shard: the frozen base, cut into units and over ranks.
+/* shard: the frozen base, cut into units and over nodes.
  *
- * A unit is what is gathered at a time: a piece of rows of the embedding table, a decoder layer,
- * the final norm, a piece of rows of the head. A table larger than a layer is cut into pieces of at
+ * A unit is what is used at a time: a piece of rows of the embedding table, a decoder layer, the
+ * final norm, a piece of rows of the head. A table larger than a layer is cut into pieces of at
  * most a layer's elements; the rule looks at the model alone, so it changes no bit when ranks or
  * budgets change. The tensors of a unit lie one behind the other, each at a multiple of 64 bytes,
- * in the type of their file; equal byte slices of the unit belong to the ranks of its scope: all
- * ranks (world), or those of a node, which then hold one copy together in memory that they share,
- * so that a gather is a pointer. Each rank reads from the files only the bytes of its slices. In a
- * tied model head and embedding are the same units. No scope changes a bit of what is computed.
+ * in the type of their file. In a tied model head and embedding are the same units.
  *
- * Every rank must gather the same units in the same order. Gather and release are the seam behind
- * which prefetch and residency belong. */
+ * Each unit is resident or cut. A resident unit lies whole in memory that the ranks of a node
+ * share; a gather of it is a pointer. Of a cut unit a node holds one part of as many as there are
+ * nodes, in stripes of its lanes (az_topology in comm.h), and a gather brings the rest from the
+ * other nodes into a slot that the node's ranks share. Scope node: every unit is resident. Scope
+ * world: as many as are asked for. On one node a stripe of all nodes is the whole, so every unit
+ * is resident there. Nothing of this changes a bit of what is computed. */
 #ifndef AZ_SHARD_SHARD_H
 #define AZ_SHARD_SHARD_H
 
@@ -29,6 +30,55 @@ typedef enum {
     AZ_UNIT_HEAD,
     AZ_N_UNIT_KINDS
 } az_unit_kind;
+
+/* ---- units and their memory, from the model alone: nothing is read, no other rank is asked ----
+ */
+
+/* A unit, as sizes see it. */
+typedef struct {
+    az_unit_kind kind;
+    int uses;     /* times it is brought together for a micro-batch that trains every layer; a
+                     caller who knows better writes here before it chooses */
+    size_t bytes; /* its tensors with their padding; a multiple of 64 */
+} az_unit_info;
+
+typedef struct {
+    az_unit_info *units; /* in model order */
+    int n_units, n_members;
+    /* Units of each kind; head and embedding are the same units where they are tied. */
+    int first[AZ_N_UNIT_KINDS], count[AZ_N_UNIT_KINDS];
+    int64_t head_rows; /* most rows of a piece of the head */
+    size_t bytes;      /* of all units */
+} az_unit_list;
+
+/* The units of a model. Start from {0}. Local. */
+az_err az_shard_list_units(az_unit_list *list, const az_config *config, const az_table *table,
+                           const az_tensor_set *set);
+void az_shard_free_units(az_unit_list *list);
+
+/* What a unit takes of a node's memory: whole if it is resident, else the node's stripes of it. */
+size_t az_shard_count_held(const az_unit_info *unit, bool resident, const az_topology *topology);
+/* What it would take to keep every unit resident, beyond what is held of cut units. */
+size_t az_shard_count_excess(const az_unit_list *list, const az_topology *topology);
+/* Choose the units that stay resident when at most spend bytes of a node's memory may go beyond
+ * what is held of cut units: small ones (norms) first, then those that are used most often for
+ * their bytes, evenly spread over their like, so that a unit under way hides behind one that is
+ * there. spend >= az_shard_count_excess: all of them. resident: [n_units]. */
+void az_shard_choose_resident(bool *resident, const az_unit_list *list, size_t spend,
+                              const az_topology *topology);
+
+/* Memory of the base as az_shard_create allocates it. */
+typedef struct {
+    size_t held;      /* shared by a node's ranks: resident units and stripes of the others */
+    size_t slots;     /* shared by a node's ranks: cut units brought together */
+    size_t own;       /* of each rank: indices, and the copy that poison wants */
+    int n_slots;      /* 0: nothing is cut */
+    size_t slot_each; /* bytes of a slot */
+} az_shard_sizes;
+az_shard_sizes az_shard_measure(const az_unit_list *list, const bool *resident, int n_slots,
+                                bool poison, const az_topology *topology);
+
+/* ---- the base itself ---- */
 
 /* auto: node where there is one node, or where the base is at most AZ_SHARD_NODE_SHARE of the
  * memory that each node has for the job; else world. */

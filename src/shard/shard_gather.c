@@ -45,6 +45,32 @@ static az_scope choose_scope(const az_shard *shard)
     return n_nodes == 1 || !too_large ? AZ_SCOPE_NODE : AZ_SCOPE_WORLD;
 }
 
+static size_t round_up(size_t bytes, size_t to)
+{
+    return (bytes + to - 1) / to * to;
+}
+
+/* Slices and their places, in a scope. */
+static void place(az_shard *shard, az_scope scope)
+{
+    const bool node = scope == AZ_SCOPE_NODE;
+    shard->scope = scope;
+    shard->n_parts = node ? az_comm_node_size(shard->comm) : az_comm_size(shard->comm);
+    shard->part = node ? az_comm_node_rank(shard->comm) : az_comm_rank(shard->comm);
+    shard->held_bytes = shard->slot_bytes = 0;
+    const size_t n = (size_t)shard->n_parts;
+    for (int u = 0; u < shard->index.list.n_units; u++) {
+        az_unit *unit = &shard->index.units[u];
+        const size_t bytes = shard->index.list.units[u].bytes;
+        const size_t whole = round_up(bytes, n * AZ_SHARD_ALIGN);
+        unit->slice = whole / n;
+        unit->held_off = shard->held_bytes;
+        shard->held_bytes += node ? bytes : unit->slice;
+        if (whole > shard->slot_bytes)
+            shard->slot_bytes = whole;
+    }
+}
+
 static az_err allocate(az_shard *shard)
 {
     az_err err = AZ_OK;
@@ -78,7 +104,7 @@ static void release_memory(az_shard *shard)
 static az_err take_memory(az_shard *shard, az_scope scope)
 {
     az_err err;
-    az_shard_place(shard, scope != AZ_SCOPE_AUTO ? scope : choose_scope(shard));
+    place(shard, scope != AZ_SCOPE_AUTO ? scope : choose_scope(shard));
     err = allocate(shard);
     if (err == AZ_EENV && scope == AZ_SCOPE_AUTO && shard->scope == AZ_SCOPE_NODE &&
         az_comm_size(shard->comm) > 1) {
@@ -86,7 +112,7 @@ static az_err take_memory(az_shard *shard, az_scope scope)
                 az_err_message());
         az_err_clear();
         release_memory(shard);
-        az_shard_place(shard, AZ_SCOPE_WORLD);
+        place(shard, AZ_SCOPE_WORLD);
         err = allocate(shard);
     }
     return err;
@@ -104,7 +130,8 @@ az_err az_shard_create(az_shard **out_shard, const az_config *config, const az_t
         shard->comm = comm;
         shard->poison = poison;
         shard->open = -1;
-        err = az_shard_cut(shard, table, set);
+        err = az_shard_cut(&shard->index, config, table, set);
+        shard->stats.base_bytes = shard->index.list.bytes;
     }
     AZ_TRY(az_comm_agree(comm, err));
     AZ_TRY(take_memory(shard, scope));
@@ -131,20 +158,19 @@ void az_shard_destroy(az_shard *opt_shard)
 {
     if (opt_shard == NULL)
         return;
-    az_free(opt_shard->members);
-    az_free(opt_shard->units);
+    az_shard_free_index(&opt_shard->index);
     release_memory(opt_shard);
     az_free(opt_shard);
 }
 
 int az_shard_count(const az_shard *shard, az_unit_kind kind)
 {
-    return shard->count[kind];
+    return shard->index.list.count[kind];
 }
 
 int64_t az_shard_get_head_rows(const az_shard *shard)
 {
-    return shard->head_rows;
+    return shard->index.list.head_rows;
 }
 
 static const char *const kinds[AZ_N_UNIT_KINDS] = {[AZ_UNIT_EMBED] = "embedding",
@@ -154,15 +180,15 @@ static const char *const kinds[AZ_N_UNIT_KINDS] = {[AZ_UNIT_EMBED] = "embedding"
 
 void az_shard_gather(az_shard *shard, az_unit_kind kind, int i)
 {
-    AZ_ASSERT(shard->open < 0 && i >= 0 && i < shard->count[kind]);
+    AZ_ASSERT(shard->open < 0 && i >= 0 && i < shard->index.list.count[kind]);
     double begin = az_now();
     az_watch_mark(shard->comm, kinds[kind], i);
-    shard->open = shard->first[kind] + i;
-    const az_unit *unit = &shard->units[shard->open];
+    shard->open = shard->index.list.first[kind] + i;
+    const az_unit *unit = &shard->index.units[shard->open];
     const char *mine = shard->held + unit->held_off;
     shard->data = mine;
     if (shard->slot != NULL && shard->scope == AZ_SCOPE_NODE)
-        memcpy(shard->slot, mine, unit->bytes); /* poison */
+        memcpy(shard->slot, mine, shard->index.list.units[shard->open].bytes); /* poison */
     else if (shard->slot != NULL)
         az_comm_allgather(shard->comm, mine, unit->slice, shard->slot);
     if (shard->slot != NULL)
@@ -189,11 +215,11 @@ static az_view view_of(const az_shard *shard, const az_member *m)
 
 void az_shard_get_layer(const az_shard *shard, az_layer *out_layer)
 {
-    AZ_ASSERT(shard->open >= 0 && shard->units[shard->open].kind == AZ_UNIT_LAYER);
-    const az_unit *unit = &shard->units[shard->open];
+    AZ_ASSERT(shard->open >= 0 && shard->index.list.units[shard->open].kind == AZ_UNIT_LAYER);
+    const az_unit *unit = &shard->index.units[shard->open];
     *out_layer = (az_layer){0};
     for (int i = unit->first; i < unit->first + unit->n_members; i++) {
-        const az_member *m = &shard->members[i];
+        const az_member *m = &shard->index.members[i];
         const az_view view = view_of(shard, m);
         switch (m->weight->role) {
         case AZ_ROLE_NORM1:
@@ -216,8 +242,8 @@ void az_shard_get_layer(const az_shard *shard, az_layer *out_layer)
 
 az_view az_shard_get_piece(const az_shard *shard, int64_t *opt_row0)
 {
-    AZ_ASSERT(shard->open >= 0 && shard->units[shard->open].n_members == 1);
-    const az_member *m = &shard->members[shard->units[shard->open].first];
+    AZ_ASSERT(shard->open >= 0 && shard->index.units[shard->open].n_members == 1);
+    const az_member *m = &shard->index.members[shard->index.units[shard->open].first];
     if (opt_row0 != NULL)
         *opt_row0 = m->row0;
     return view_of(shard, m);

@@ -44,15 +44,15 @@ az_err az_shard_load(az_shard *shard, const az_tensor_set *set)
     int fd = -1, file = -1;
     shard->fingerprint = 0;
     const size_t part = (size_t)shard->part;
-    for (int u = 0; u < shard->n_units; u++) {
-        const az_unit *unit = &shard->units[u];
+    for (int u = 0; u < shard->index.list.n_units; u++) {
+        const az_unit *unit = &shard->index.units[u];
         AZ_TRY(az_stop_check());
         az_watch_mark(shard->comm, "unit", u);
         const size_t lo = part * unit->slice, hi = lo + unit->slice;
         char *dest = shard->held + unit->held_off + (shard->scope == AZ_SCOPE_NODE ? lo : 0);
         for (int m = unit->first; m < unit->first + unit->n_members; m++)
-            AZ_TRY(
-                load_part(dest, &shard->fingerprint, &shard->members[m], lo, hi, set, &fd, &file));
+            AZ_TRY(load_part(dest, &shard->fingerprint, &shard->index.members[m], lo, hi, set, &fd,
+                             &file));
     }
 out:
     if (fd >= 0)

@@ -18,24 +18,23 @@ typedef struct {
 } az_member;
 
 typedef struct {
-    az_unit_kind kind;
-    int first, n_members;
-    size_t bytes;    /* members with their padding */
-    size_t slice;    /* bytes of one rank's slice */
-    size_t held_off; /* in held: of this rank's slice, or of the whole unit (scope node) */
+    int first, n_members; /* in members */
+    size_t slice;         /* bytes of one rank's slice */
+    size_t held_off;      /* in held: of this rank's slice, or of the whole unit (scope node) */
 } az_unit;
 
+/* The units of a model with their tensors. */
+typedef struct {
+    az_unit_list list;
+    az_unit *units; /* [list.n_units] */
+    az_member *members;
+} az_index;
+
 struct az_shard {
+    az_index index;
     const az_config *config;
     az_comm *comm;
     bool poison;
-    az_member *members;
-    int n_members;
-    az_unit *units;
-    int n_units;
-    /* Units of each kind; head and embedding are the same where they are tied. */
-    int first[AZ_N_UNIT_KINDS], count[AZ_N_UNIT_KINDS];
-    int64_t head_rows;
     az_scope scope;
     int n_parts, part; /* ranks that a unit is cut for, and this one among them */
     char *held;        /* this rank's slices, unit after unit; scope node: all of them, shared */
@@ -49,10 +48,12 @@ struct az_shard {
     uint64_t fingerprint; /* while loading: the sum of this rank's blocks */
 };
 
-/* Cut the model into units. Local. */
-az_err az_shard_cut(az_shard *shard, const az_table *table, const az_tensor_set *set);
-/* Slices and their places, in a scope. Local. */
-void az_shard_place(az_shard *shard, az_scope scope);
+/* Cut the model into units; free what is there of them. Start from {0}. Local. */
+az_err az_shard_cut(az_index *index, const az_config *config, const az_table *table,
+                    const az_tensor_set *set);
+void az_shard_free_index(az_index *index);
+/* Blocks of AZ_SHARD_ALIGN bytes that a stripe of a cut unit has room for, at every position. */
+size_t az_shard_count_blocks(const az_unit_info *unit, const az_topology *topology);
 /* Read this rank's slices from the files, and add the hashes of their blocks to the fingerprint.
  * Local. */
 az_err az_shard_load(az_shard *shard, const az_tensor_set *set);

@@ -1,0 +1,125 @@
+/* shard: how much memory the units take of a node and of a rank, and which of them stay resident
+ * where there is more of it than must be. Everything here is a pure function of sizes. */
+#include <config.h>
+
+#include "shard/shard_priv.h"
+
+/* A unit this many times smaller than the largest is small: resident before any other, since a
+ * transfer of it costs its latency rather than its bytes. */
+enum { SMALL = 64 };
+
+size_t az_shard_count_blocks(const az_unit_info *unit, const az_topology *topology)
+{
+    const size_t parts = (size_t)topology->n_lanes * (size_t)topology->n_nodes;
+    return (unit->bytes / AZ_SHARD_ALIGN + parts - 1) / parts;
+}
+
+size_t az_shard_count_held(const az_unit_info *unit, bool resident, const az_topology *topology)
+{
+    return resident || topology->n_nodes == 1
+               ? unit->bytes
+               : (size_t)topology->n_lanes * az_shard_count_blocks(unit, topology) * AZ_SHARD_ALIGN;
+}
+
+/* What it takes more of a node's memory to keep a unit resident. Of one that has fewer blocks than
+ * there are ranks the stripes, of one size each, may be larger than the whole. */
+static size_t excess(const az_unit_info *unit, const az_topology *topology)
+{
+    const size_t cut = az_shard_count_held(unit, false, topology);
+    return unit->bytes > cut ? unit->bytes - cut : 0;
+}
+
+size_t az_shard_count_excess(const az_unit_list *list, const az_topology *topology)
+{
+    size_t sum = 0;
+    for (int u = 0; u < list->n_units; u++)
+        sum += excess(&list->units[u], topology);
+    return sum;
+}
+
+/* Units that are chosen from together: small ones (uses < 0), or those of a number of uses. */
+typedef struct {
+    const az_unit_list *list;
+    const az_topology *topology;
+    size_t largest;
+    int uses;
+} class;
+
+static bool belongs(const class *c, int u)
+{
+    const az_unit_info *unit = &c->list->units[u];
+    const bool small = unit->bytes * SMALL <= c->largest;
+    return c->uses < 0 ? small : !small && unit->uses == c->uses;
+}
+
+/* Take k of the n units of a class, evenly spread and away from both ends (the last layer's second
+ * use follows soon upon its first, and costs nothing then). Returns their excess; marks them where
+ * opt_resident is given. */
+static size_t take(bool *opt_resident, const class *c, int64_t k, int64_t n)
+{
+    size_t sum = 0;
+    int64_t i = 0;
+    for (int u = 0; u < c->list->n_units; u++) {
+        if (!belongs(c, u))
+            continue;
+        const bool taken = ((i + 1) * k + n / 2) / n > (i * k + n / 2) / n;
+        i++;
+        if (!taken)
+            continue;
+        sum += excess(&c->list->units[u], c->topology);
+        if (opt_resident != NULL)
+            opt_resident[u] = true;
+    }
+    return sum;
+}
+
+/* As many of a class as fit. */
+static void take_most(bool *resident, const class *c, size_t *io_spend)
+{
+    int64_t n = 0;
+    for (int u = 0; u < c->list->n_units; u++)
+        n += belongs(c, u);
+    int64_t k = n;
+    while (k > 0 && take(NULL, c, k, n) > *io_spend)
+        k--;
+    if (k > 0)
+        *io_spend -= take(resident, c, k, n);
+}
+
+void az_shard_choose_resident(bool *resident, const az_unit_list *list, size_t spend,
+                              const az_topology *topology)
+{
+    class c = {.list = list, .topology = topology, .uses = -1};
+    int most = 0;
+    for (int u = 0; u < list->n_units; u++) {
+        resident[u] = topology->n_nodes == 1;
+        c.largest = list->units[u].bytes > c.largest ? list->units[u].bytes : c.largest;
+        most = list->units[u].uses > most ? list->units[u].uses : most;
+    }
+    if (topology->n_nodes == 1)
+        return;
+    take_most(resident, &c, &spend);
+    for (c.uses = most; c.uses >= 0; c.uses--)
+        take_most(resident, &c, &spend);
+}
+
+az_shard_sizes az_shard_measure(const az_unit_list *list, const bool *resident, int n_slots,
+                                bool poison, const az_topology *topology)
+{
+    az_shard_sizes s = {0};
+    size_t largest = 0;
+    for (int u = 0; u < list->n_units; u++) {
+        const az_unit_info *unit = &list->units[u];
+        const bool whole = resident[u] || topology->n_nodes == 1;
+        s.held += az_shard_count_held(unit, whole, topology);
+        largest = unit->bytes > largest ? unit->bytes : largest;
+        if (whole)
+            continue;
+        s.n_slots = s.n_slots < n_slots ? s.n_slots + 1 : n_slots;
+        s.slot_each = unit->bytes > s.slot_each ? unit->bytes : s.slot_each;
+    }
+    s.slots = (size_t)s.n_slots * s.slot_each;
+    s.own = sizeof(az_shard) + (size_t)list->n_units * (sizeof(az_unit_info) + sizeof(az_unit)) +
+            (size_t)list->n_members * sizeof(az_member) + (poison ? largest : 0);
+    return s;
+}
