@@ -9,7 +9,7 @@
 #   cluster_begin NODES CPUS [hosts]
 #                                  cluster_lacks, cluster_start and the EXIT trap; skips or ends the test
 #   cluster_stop                   ends jobs and daemons; for the EXIT trap
-#   node_kill I                    node I is lost: no network, then all its processes are killed (hosts only)
+#   host_kill I                    node I is lost: no network, then all its processes are killed (hosts only)
 #   job_wait JOB SECONDS           waits for the end of a job; its state, or TIMEOUT, is in $job_end
 #
 # cluster_gpus=N gives each node N stand-ins for GPUs. Everything is in $tmp. The daemons stay in the foreground, so that
@@ -18,10 +18,8 @@
 
 cluster_pids=()
 cluster_munged=
-cluster_net= # of hosts: "10.x.y", the bridge has .254
-cluster_tag=
-cluster_nodes=0
 cluster_gpus=0
+. "${BASH_SOURCE[0]%/*}/../hosts/net.sh"
 
 cluster_lacks() {
     local p
@@ -43,19 +41,6 @@ cluster_lacks() {
     [ "${1:-}" != hosts ] || hosts_lack
 }
 
-hosts_lack() {
-    local try=adze-try-$$ why
-    for p in ip nsenter unshare; do
-        command -v "$p" >/dev/null || {
-            echo "no $p here (on Debian: apt-get install iproute2 util-linux)"
-            return
-        }
-    done
-    why=$({ ip netns add "$try" && ip link add "azt$$" type veth peer name eth0 netns "$try" && ip link del "azt$$" &&
-        nsenter --net="/run/netns/$try" unshare --uts --ipc --mount true; } 2>&1) || echo "no network namespaces here: $why"
-    ip netns del "$try" 2>/dev/null
-}
-
 # N ports in a row that nobody listens on; prints the first.
 free_ports() {
     local n=$1 base i try
@@ -73,7 +58,7 @@ free_ports() {
 cluster_write_conf() {
     local nodes=$1 cpus=$2 base=$3 host gres='' i where control=127.0.0.1
     host=$(hostname -s)
-    [ -z "$cluster_net" ] || control=$cluster_net.254
+    [ -z "$hosts_net" ] || control=$hosts_net.254
     cat <<CONF
 ClusterName=adze-test
 SlurmctldHost=$host($control)
@@ -115,7 +100,7 @@ CONF
     fi
     for ((i = 1; i <= nodes; i++)); do
         where="NodeHostname=$host NodeAddr=127.0.0.1 Port=$((base + 1 + i))"
-        [ -z "$cluster_net" ] || where="NodeAddr=$cluster_net.$i"
+        [ -z "$hosts_net" ] || where="NodeAddr=$hosts_net.$i"
         echo "NodeName=node$i $where CPUs=$cpus CoresPerSocket=$cpus RealMemory=1000 State=UNKNOWN $gres"
     done
     echo "PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP"
@@ -135,49 +120,8 @@ nodes_are_idle() {
     [ "$(sinfo -h -N -o %T 2>/dev/null | grep -cx idle)" = "$1" ]
 }
 
-# A bridge, and for each host a namespace with one end of a cable to it.
-hosts_create() {
-    local nodes=$1 i
-    cluster_tag=$(($$ % 100000))
-    cluster_net=10.$((64 + $$ / 250 % 64)).$(($$ % 250))
-    cp /etc/hosts "$tmp/hosts" && echo "$cluster_net.254 $(hostname -s)" >>"$tmp/hosts"
-    ip link add "azb$cluster_tag" type bridge && ip addr add "$cluster_net.254/24" dev "azb$cluster_tag" &&
-        ip link set "azb$cluster_tag" up || return 1
-    for ((i = 1; i <= nodes; i++)); do
-        echo "$cluster_net.$i node$i" >>"$tmp/hosts"
-        ip netns add "adze-$cluster_tag-$i" &&
-            ip link add "azv$cluster_tag-$i" type veth peer name eth0 netns "adze-$cluster_tag-$i" &&
-            ip link set "azv$cluster_tag-$i" master "azb$cluster_tag" up &&
-            ip -n "adze-$cluster_tag-$i" addr add "$cluster_net.$i/24" dev eth0 &&
-            ip -n "adze-$cluster_tag-$i" link set eth0 up && ip -n "adze-$cluster_tag-$i" link set lo up || return 1
-    done
-}
-
-hosts_destroy() {
-    local i
-    [ -n "$cluster_net" ] || return 0
-    for ((i = 1; i <= cluster_nodes; i++)); do
-        ip link del "azv$cluster_tag-$i"
-        ip netns del "adze-$cluster_tag-$i"
-    done 2>/dev/null
-    ip link del "azb$cluster_tag" 2>/dev/null
-    cluster_net=
-}
-
-# node_run I COMMAND...: in the place of node I, which the shell's process becomes.
-node_run() {
-    local i=$1
-    shift
-    [ -n "$cluster_net" ] || exec "$@"
-    # shellcheck disable=SC2016
-    exec nsenter --net="/run/netns/adze-$cluster_tag-$i" unshare --uts --ipc --mount bash -c '
-        hostname "$0" && mount -t tmpfs tmpfs /dev/shm && mount --bind "$1" /etc/hosts && shift && exec "$@"
-        ' "node$i" "$tmp/hosts" "$@"
-}
-
 cluster_start() {
     local nodes=$1 cpus=$2 base i
-    cluster_nodes=$nodes
     base=$(free_ports $((nodes + 2))) || return 1
     chmod 755 "$tmp"
     mkdir -p "$tmp/state" "$tmp/logs"
@@ -196,7 +140,7 @@ cluster_start() {
     cluster_pids+=($!)
     for ((i = 1; i <= nodes; i++)); do
         mkdir -p "$tmp/spool/node$i"
-        node_run "$i" slurmd -D -f "$SLURM_CONF" -N "node$i" >"$tmp/logs/slurmd.node$i.out" 2>&1 &
+        host_run "$i" slurmd -D -f "$SLURM_CONF" -N "node$i" >"$tmp/logs/slurmd.node$i.out" 2>&1 &
         cluster_pids+=($!)
     done
     wait_for 30 nodes_are_idle "$nodes"
@@ -246,12 +190,6 @@ job_leftovers() {
     for dir in /proc/[0-9]*; do
         grep -qzFx "SLURM_CONF=$tmp/slurm.conf" "$dir/environ" 2>/dev/null && echo "${dir#/proc/}"
     done
-}
-
-node_kill() {
-    ip link set "azv$cluster_tag-$1" down # silence, no end of connections
-    # shellcheck disable=SC2046
-    kill -9 $(ip netns pids "adze-$cluster_tag-$1") 2>/dev/null
 }
 
 cluster_stop() {

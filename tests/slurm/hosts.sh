@@ -21,10 +21,10 @@ go lost-mpiexec mpiexec train-long.sbatch "$long"
 go usr1-srun "$srun" train-long.sbatch "$long"
 for name in lost-srun lost-mpiexec; do
     at 15 $name
-    node_kill "$(node 2 $name)"
+    host_kill "$(node 2 $name)"
 done
 at 15 lost-script
-node_kill "$(node 1 lost-script)"
+host_kill "$(node 1 lost-script)"
 at 15 usr1-srun
 scancel --batch --signal=USR1 "${job[usr1-srun]}"
 
@@ -47,5 +47,5 @@ for name in usr1-srun usr1-mpiexec lost-srun lost-mpiexec lost-script; do
 done
 
 # The ranks did speak over the network: more than Slurm's own few kilobytes.
-bytes=$(cat "/sys/class/net/azv$cluster_tag-8/statistics/rx_bytes")
+read -r _ bytes < <(host_bytes 8)
 [ "$bytes" -gt 1000000 ] || fail "node 8 sent only $bytes bytes"
