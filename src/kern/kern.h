@@ -108,6 +108,9 @@ void az_kern_loss_backward(float *logits, const float *max, const double *sum, c
 #define AZ_FIXED_RANGE 8192.0
 /* sum[i] += round(x[i] / unit), ties to even. */
 void az_kern_fixed_add(int64_t *sum, const float *x, size_t n, double limit, int64_t *overflow);
+/* The same where other processes add to sum at the same time, each number as a whole. */
+void az_kern_fixed_add_shared(int64_t *sum, const float *x, size_t n, double limit,
+                              int64_t *overflow);
 /* The same for one double; returns the fixed-point value. */
 int64_t az_kern_to_fixed(double x, double limit, int64_t *overflow);
 /* out[b] = sum over block b of (g[i] * unit)^2 in double, in an order that depends on nothing but

@@ -8,7 +8,7 @@
 
 #include "kern/kern_priv.h"
 
-/* Elements that AdamW takes through its buffer at a time. */
+/* Elements that go through a buffer at a time. */
 #define PIECE 512
 /* Interleaved partial sums of a block of squares. */
 #define SUMS 8
@@ -51,6 +51,34 @@ void az_kern_fixed_add(int64_t *sum, const float *x, size_t n, double limit, int
     for (int64_t b = 0; b < blocks; b++) {
         size_t i = (size_t)b * AZ_KERN_BLOCK;
         bad += fixed_add(sum + i, x + i, limit, az_kern_block_length(n, b));
+    }
+    *overflow += bad;
+}
+
+/* What is 0 is not added: B starts so, and then A has no gradient. */
+static int64_t fixed_add_shared(int64_t *sum, const float *x, double limit, size_t n)
+{
+    int64_t fixed[PIECE], bad = 0;
+    for (size_t i = 0; i < n; i += PIECE) {
+        const size_t len = n - i < PIECE ? n - i : PIECE;
+        memset(fixed, 0, len * sizeof *fixed);
+        bad += fixed_add(fixed, x + i, limit, len);
+        for (size_t j = 0; j < len; j++)
+            if (fixed[j] != 0)
+                __atomic_fetch_add(&sum[i + j], fixed[j], __ATOMIC_RELAXED);
+    }
+    return bad;
+}
+
+void az_kern_fixed_add_shared(int64_t *sum, const float *x, size_t n, double limit,
+                              int64_t *overflow)
+{
+    AZ_ASSERT(limit <= AZ_FIXED_RANGE);
+    int64_t blocks = az_ceil_div((int64_t)n, AZ_KERN_BLOCK), bad = 0;
+#pragma omp parallel for schedule(static) reduction(+ : bad) if (n > AZ_KERN_PARALLEL)
+    for (int64_t b = 0; b < blocks; b++) {
+        size_t i = (size_t)b * AZ_KERN_BLOCK;
+        bad += fixed_add_shared(sum + i, x + i, limit, az_kern_block_length(n, b));
     }
     *overflow += bad;
 }

@@ -8,6 +8,7 @@
 #define AZ_LORA_LORA_H
 
 #include "base/base.h"
+#include "lora/params.h"
 #include "store/h5.h"
 #include "store/peft.h"
 
@@ -47,9 +48,13 @@ void az_lora_fini(az_lora *lora);
 int az_lora_get_lowest_layer(const az_lora *lora);
 /* Elements of layer's pairs: [*out_off, *out_off + return value) of the flat buffer. */
 int64_t az_lora_get_layer(const az_lora *lora, int layer, int64_t *out_off);
-/* Fill the flat buffer as PEFT initialises (config->init_lora_weights: true, "gaussian", false),
- * from counter-based random numbers: a function of seed, module and element alone. */
-void az_lora_fill(float *flat, const az_lora *lora, const az_peft_config *config, uint64_t seed);
+/* The same for n_layers layers, which have all of the pairs: off [n_layers + 1] of az_spans. */
+void az_lora_fill_spans(int64_t *off, const az_lora *lora, int n_layers);
+/* Fill elements [first, first + n) of the flat buffer, at values, as PEFT initialises
+ * (config->init_lora_weights: true, "gaussian", false), from counter-based random numbers: a
+ * function of seed, module and element alone. */
+void az_lora_fill(float *values, const az_lora *lora, const az_peft_config *config, uint64_t seed,
+                  int64_t first, int64_t n);
 /* Read DIR/adapter_model.safetensors (f32, f16, bf16) into the flat buffer; missing, unexpected and
  * wrongly shaped tensors are all named in one message; numbers that are not finite are refused. */
 az_err az_lora_read(float *flat, const az_lora *lora, const char *dir);
@@ -59,9 +64,10 @@ void az_lora_free_arrays(az_h5_array *opt_arrays, const az_lora *lora);
 /* Append the adapter_config.json that belongs to lora, made of config: its targets in PEFT's own
  * terms. */
 az_err az_lora_add_config(az_str *out, const az_lora *lora, const az_peft_config *config);
-/* Numbers that are not finite are refused. opt_path: where they were read; NULL: they were to be
- * written. */
-az_err az_lora_check_finite(const float *flat, const az_lora *lora, const char *opt_path);
+/* Elements [first, first + n) of the flat buffer, at values: numbers that are not finite are
+ * refused. opt_path: where they were read; NULL: they were to be written. */
+az_err az_lora_check_finite(const float *values, const az_lora *lora, int64_t first, int64_t n,
+                            const char *opt_path);
 /* Before hours of training: whether az_lora_write will find a place in dir, as far as can be known.
  */
 az_err az_lora_check_place(const az_lora *lora, const char *dir);

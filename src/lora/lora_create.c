@@ -74,14 +74,33 @@ int64_t az_lora_get_layer(const az_lora *lora, int layer, int64_t *out_off)
     return found ? end - *out_off : 0;
 }
 
+void az_lora_fill_spans(int64_t *off, const az_lora *lora, int n_layers)
+{
+    off[n_layers] = lora->n_elements;
+    for (int l = n_layers - 1; l >= 0; l--) {
+        int64_t begin;
+        const int64_t n = az_lora_get_layer(lora, l, &begin);
+        off[l] = n > 0 ? begin : off[l + 1];
+        AZ_ASSERT(off[l] + n == off[l + 1]); /* layers lie in order */
+    }
+    AZ_ASSERT(off[0] == 0);
+}
+
 typedef enum { UNIFORM, NORMAL } law;
 
-/* dst[n] = uniform in (-width, width), or normal with deviation width. Element e is word e % 4 of
- * Philox at (e / 4, module, which); which tells A from B. */
-static void fill_random(float *dst, int64_t n, law how, double width, uint64_t seed,
+/* What of the flat buffer is to be filled: elements [first, end), at values. */
+typedef struct {
+    float *values;
+    int64_t first, end;
+} part;
+
+/* The n elements from off on = uniform in (-width, width), or normal with deviation width. Element
+ * e of them is word e % 4 of Philox at (e / 4, module, which); which tells A from B. */
+static void fill_random(const part *p, int64_t off, int64_t n, law how, double width, uint64_t seed,
                         uint32_t module, uint32_t which)
 {
-    for (int64_t e = 0; e < n; e += 4) {
+    const int64_t from = az_max_i64(p->first - off, 0), to = az_min_i64(p->end - off, n);
+    for (int64_t e = from / 4 * 4; e < to; e += 4) {
         uint32_t words[4];
         double v[4];
         const uint64_t block = (uint64_t)e / 4;
@@ -94,13 +113,23 @@ static void fill_random(float *dst, int64_t n, law how, double width, uint64_t s
             for (int w = 0; w < 4; w++)
                 v[w] = ((double)(words[w] >> 8) + 0.5) * 0x1p-23 - 1;
         }
-        for (int64_t w = 0; w < az_min_i64(4, n - e); w++)
-            dst[e + w] = (float)(width * v[w]);
+        for (int64_t w = 0; w < 4; w++)
+            if (e + w >= from && e + w < to)
+                p->values[off + e + w - p->first] = (float)(width * v[w]);
     }
 }
 
-void az_lora_fill(float *flat, const az_lora *lora, const az_peft_config *config, uint64_t seed)
+static void fill_zero(const part *p, int64_t off, int64_t n)
 {
+    const int64_t from = az_max_i64(p->first, off), to = az_min_i64(p->end, off + n);
+    if (from < to)
+        memset(p->values + (from - p->first), 0, (size_t)(to - from) * sizeof *p->values);
+}
+
+void az_lora_fill(float *values, const az_lora *lora, const az_peft_config *config, uint64_t seed,
+                  int64_t first, int64_t n)
+{
+    const part to = {values, first, first + n};
     const char *init = config->init_lora_weights;
     const bool normal = strcmp(init, "gaussian") == 0, both = strcmp(init, "false") == 0;
     AZ_ASSERT(normal || both || strcmp(init, "true") == 0);
@@ -111,12 +140,12 @@ void az_lora_fill(float *flat, const az_lora *lora, const az_peft_config *config
         const uint32_t module = (uint32_t)p->linear;
         /* torch's Linear: kaiming_uniform with a = sqrt 5 is U(-1/sqrt(in), 1/sqrt(in)). */
         if (normal)
-            fill_random(flat + p->a_off, n_a, NORMAL, 1 / (double)p->R, seed, module, 0);
+            fill_random(&to, p->a_off, n_a, NORMAL, 1 / (double)p->R, seed, module, 0);
         else
-            fill_random(flat + p->a_off, n_a, UNIFORM, 1 / sqrt((double)x->in), seed, module, 0);
+            fill_random(&to, p->a_off, n_a, UNIFORM, 1 / sqrt((double)x->in), seed, module, 0);
         if (both)
-            fill_random(flat + p->b_off, n_b, UNIFORM, 1 / sqrt((double)p->R), seed, module, 1);
+            fill_random(&to, p->b_off, n_b, UNIFORM, 1 / sqrt((double)p->R), seed, module, 1);
         else
-            memset(flat + p->b_off, 0, (size_t)n_b * sizeof *flat);
+            fill_zero(&to, p->b_off, n_b);
     }
 }

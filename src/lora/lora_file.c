@@ -245,12 +245,15 @@ az_err az_lora_check_place(const az_lora *lora, const char *dir)
     return az_peft_check_place(dir, lora->n_elements * (int64_t)sizeof(float));
 }
 
-az_err az_lora_check_finite(const float *flat, const az_lora *lora, const char *opt_path)
+az_err az_lora_check_finite(const float *values, const az_lora *lora, int64_t first, int64_t n,
+                            const char *opt_path)
 {
     for (int k = 0; k < lora->n_pairs; k++) {
         const az_pair *p = &lora->pairs[k];
         const az_linear *x = &lora->linears[p->linear];
-        if (is_finite(flat + p->a_off, p->R * x->in) && is_finite(flat + p->b_off, p->R * x->out))
+        const int64_t from = az_max_i64(p->a_off, first);
+        const int64_t to = az_min_i64(p->b_off + p->R * x->out, first + n);
+        if (from >= to || is_finite(values + (from - first), to - from))
             continue;
         if (opt_path != NULL)
             return az_fail(AZ_EINPUT, "%s: the adapter of %s holds numbers that are not finite",
@@ -306,7 +309,7 @@ az_err az_lora_write(const float *flat, const az_lora *lora, const az_peft_confi
     az_peft_tensor *tensors = NULL;
     const int n = 2 * lora->n_pairs;
     written w = {flat, lora, dtype};
-    AZ_TRY(az_lora_check_finite(flat, lora, NULL));
+    AZ_TRY(az_lora_check_finite(flat, lora, 0, lora->n_elements, NULL));
     AZ_TRY(az_lora_add_config(&text, lora, config));
     AZ_TRY(az_lora_list_arrays(&arrays, lora));
     AZ_TRY(AZ_NEW(tensors, (size_t)n, "adapter file"));

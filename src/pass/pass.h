@@ -22,7 +22,7 @@ typedef struct {
     const az_config *config;
     const az_linear *linears; /* of all layers, in model order */
     const az_lora *lora;      /* no pairs: the base alone */
-    const float *flat;        /* the adapter, [lora->n_elements] */
+    az_params *params;        /* the adapter's */
 } az_model_parts;
 
 /* ---- the order of units ---- */

@@ -138,11 +138,11 @@ static void fill_tokens(az_pass *p, az_tokens *tokens, const az_batch *batch, ui
                                    .pos = batch->pos};
 }
 
-/* The pairs of one layer, with gradients in p->grad. Returns how many elements they have, and where
- * in the flat buffer. */
-static int64_t fill_adapters(az_pass *p, az_adapter *ads, int layer, int64_t *out_off)
+/* The pairs of one layer, with gradients in p->grad; to be released with the layer. */
+static void fill_adapters(az_pass *p, az_adapter *ads, int layer)
 {
-    int64_t off = 0, n = az_lora_get_layer(p->m.lora, layer, &off);
+    const int64_t off = az_params_get_spans(p->m.params)->off[layer];
+    const float *values = az_params_get_layer(p->m.params, layer);
     for (int kind = 0; kind < AZ_N_LINEARS; kind++) {
         const int linear = layer * AZ_N_LINEARS + kind;
         const int pair = p->m.lora->n_pairs > 0 ? p->m.lora->pair_of[linear] : -1;
@@ -154,16 +154,14 @@ static int64_t fill_adapters(az_pass *p, az_adapter *ads, int layer, int64_t *ou
                                  .in = p->m.linears[linear].in,
                                  .out = p->m.linears[linear].out,
                                  .scale = (float)q->scale,
-                                 .A = p->m.flat + q->a_off,
-                                 .B = p->m.flat + q->b_off,
+                                 .A = values + (q->a_off - off),
+                                 .B = values + (q->b_off - off),
                                  .module = (uint32_t)linear};
         if (p->grad != NULL) {
             ads[kind].dA = p->grad + (q->a_off - off);
             ads[kind].dB = p->grad + (q->b_off - off);
         }
     }
-    *out_off = off;
-    return n;
 }
 
 /* The number of a unit in the order of the model. */
@@ -232,13 +230,12 @@ static az_err forward(az_pass *p, const int32_t *ids, const az_tokens *tokens, s
     az_err err;
     az_layer layer;
     az_adapter ads[AZ_N_LINEARS];
-    int64_t off;
     az_tokens here = *tokens;
     AZ_TRY(embed(p, input_of(p, 0), ids, tokens->N));
     for (int l = 0; l < p->m.config->L; l++) {
         AZ_TRY(enter(p, AZ_UNIT_LAYER, l));
         az_shard_get_layer(p->m.shard, &layer);
-        fill_adapters(p, ads, l, &off);
+        fill_adapters(p, ads, l);
         if (tokens->N > 0)
             az_layer_forward(input_of(p, l + 1), input_of(p, l), p->m.config, &layer, ads, &here,
                              &p->work);
@@ -246,6 +243,7 @@ static az_err forward(az_pass *p, const int32_t *ids, const az_tokens *tokens, s
             here.opt_cache_k += cache_stride;
             here.opt_cache_v += cache_stride;
         }
+        az_params_release_layer(p->m.params);
         az_shard_release(p->m.shard);
     }
 out:
@@ -322,10 +320,9 @@ static az_err backward(az_pass *p, const az_batch *batch, const az_tokens *token
     az_adapter ads[AZ_N_LINEARS];
     const int last = (int)p->m.config->L - 1, lowest = az_lora_get_lowest_layer(p->m.lora);
     for (int l = last; l >= lowest; l--) {
-        int64_t off;
         AZ_TRY(enter(p, AZ_UNIT_LAYER, l));
         az_shard_get_layer(p->m.shard, &layer);
-        int64_t n = fill_adapters(p, ads, l, &off);
+        fill_adapters(p, ads, l);
         if (batch->B > 0) {
             lap(p, &p->times.backward, mark);
             if (l != last)
@@ -333,9 +330,11 @@ static az_err backward(az_pass *p, const az_batch *batch, const az_tokens *token
             lap(p, &p->times.recompute, mark);
             az_layer_backward(p->d, input_of(p, l), p->m.config, &layer, ads, tokens, &p->work,
                               l == lowest);
-            az_optim_add(optim, p->grad, off, n);
+            az_optim_add(optim, l, p->grad);
         }
+        az_params_release_layer(p->m.params);
         az_shard_release(p->m.shard);
+        az_optim_end_unit(optim, l);
     }
     lap(p, &p->times.backward, mark);
 out:

@@ -58,7 +58,7 @@ az_err az_h5_create(az_h5_writer **out_writer, const char *path, const char *kin
                     const az_h5_options *options, az_comm *comm);
 /* A set of arrays under group ("/adapter", "/optimizer/exp_avg"), stored as dtype (AZ_F32 or
  * AZ_BF16, the latter as a 16-bit float that h5dump prints); own: this rank's range [first, first +
- * n_own) of the sequence. Ranges of the ranks follow each other in rank order. */
+ * n_own) of the sequence. Ranges of the ranks follow each other, in any order of ranks. */
 az_err az_h5_put_arrays(az_h5_writer *writer, const char *group, const az_h5_array *arrays, int n,
                         az_dtype dtype, const float *own, int64_t first, int64_t n_own);
 /* The same on all ranks (rank 0's is taken): a text, a table [rows, cols], attributes of a group.

@@ -53,24 +53,32 @@ uint32_t az_h5_crc_values(const float *values, int64_t n, az_dtype dtype)
     return crc;
 }
 
+/* What a rank has, and where its CRCs are. */
 typedef struct {
     int64_t first, n_own;
+    const uint32_t *parts;
 } range;
 
+static int compare_ranges(const void *a, const void *b)
+{
+    const range *x = a, *y = b;
+    return x->first < y->first ? -1 : x->first > y->first;
+}
+
 /* Add the CRCs of one rank's parts. seen[i]: bytes of array i so far. */
-static const uint32_t *add_parts(uint32_t *whole, int64_t *seen, const uint32_t *parts,
-                                 const az_h5_array *arrays, int n, int64_t width, range r)
+static void add_parts(uint32_t *whole, int64_t *seen, const az_h5_array *arrays, int n,
+                      int64_t width, range r)
 {
     int begin, end;
     az_h5_find_touched(&begin, &end, arrays, n, r.first, r.n_own);
-    for (int i = begin; i < end; i++, parts++) {
+    for (int i = begin; i < end; i++) {
         int64_t lo, hi;
+        const uint32_t part = r.parts[i - begin];
         az_h5_cut(&lo, &hi, &arrays[i], r.first, r.n_own);
         AZ_ASSERT(lo * width == seen[i]);
-        whole[i] = lo == 0 ? *parts : az_crc32_combine(whole[i], *parts, (hi - lo) * width);
+        whole[i] = lo == 0 ? part : az_crc32_combine(whole[i], part, (hi - lo) * width);
         seen[i] = hi * width;
     }
-    return parts;
 }
 
 az_err az_h5_join_crcs(uint32_t *whole, const uint32_t *part, const az_h5_array *arrays, int n,
@@ -92,18 +100,19 @@ az_err az_h5_join_crcs(uint32_t *whole, const uint32_t *part, const az_h5_array 
     if (err == AZ_OK)
         err = AZ_NEW(seen, (size_t)n, "checkpoint");
     AZ_TRY(az_comm_agree(comm, err));
-    az_comm_allgather(comm, &(range){first, n_own}, sizeof(range), ranges);
+    az_comm_allgather(comm, &(range){first, n_own, NULL}, sizeof(range), ranges);
     for (int r = 0; r < size; r++) {
         az_h5_find_touched(&begin, &end, arrays, n, ranges[r].first, ranges[r].n_own);
         counts[r] = (size_t)(end - begin) * sizeof *all;
         counts[size + r] = r > 0 ? counts[size + r - 1] + counts[r - 1] : 0;
+        ranges[r].parts = all + counts[size + r] / sizeof *all;
     }
     az_h5_find_touched(&begin, &end, arrays, n, first, n_own);
     az_comm_allgatherv(comm, part + begin, all, counts, counts + size);
     memset(whole, 0, (size_t)n * sizeof *whole);
-    const uint32_t *parts = all;
+    qsort(ranges, (size_t)size, sizeof *ranges, compare_ranges);
     for (int r = 0; r < size; r++)
-        parts = add_parts(whole, seen, parts, arrays, n, width, ranges[r]);
+        add_parts(whole, seen, arrays, n, width, ranges[r]);
     for (int i = 0; i < n; i++)
         AZ_ASSERT(seen[i] == count(&arrays[i]) * width);
 out:

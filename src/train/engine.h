@@ -37,8 +37,8 @@ typedef struct {
     az_peft_config peft;
     az_adapter_source source;
     az_kept_adapter kept;
-    az_lora lora; /* no pairs: the base alone */
-    float *flat;  /* the adapter, [lora.n_elements] */
+    az_lora lora;      /* no pairs: the base alone */
+    az_params *params; /* the adapter's */
 } az_engine;
 
 /* Set run.threads; read config and headers (on one rank, handed on) and which adapter there is to

@@ -39,6 +39,16 @@ void az_report_data(const char *name, const char *opt_from, const az_dataset *se
         (long long)set->n_dropped_empty);
 }
 
+/* Parameters, sums and moments, of the node's first rank with what the others share. */
+static double adapter_bytes(const az_engine *engine, const az_comm *comm)
+{
+    const az_spans *spans = az_params_get_spans(engine->params);
+    const az_topology *topology = az_comm_get_topology(comm);
+    const az_footprint p = az_params_measure(spans, topology);
+    const az_optim_sizes o = az_optim_measure(spans, topology, AZ_REDUCE_STEP);
+    return (double)(p.shared + o.gradient.shared + o.gradient.most + o.moments.most);
+}
+
 /* Memory of all ranks together and of the largest one. */
 static void say_memory(az_comm *comm, const az_engine *engine, size_t activations)
 {
@@ -60,9 +70,7 @@ static void say_memory(az_comm *comm, const az_engine *engine, size_t activation
     az_say("memory    %s on the largest rank (all %s): gathered unit %s, activations %s, adapter "
            "with gradients and moments %s",
            az_format_bytes(most), az_format_bytes(total), az_format_bytes((double)s.slot_bytes),
-           az_format_bytes((double)activations),
-           az_format_bytes((double)engine->lora.n_elements * 12.0 +
-                           16.0 * (double)engine->lora.n_elements / az_comm_size(comm)));
+           az_format_bytes((double)activations), az_format_bytes(adapter_bytes(engine, comm)));
 }
 
 static void say_batches(const az_deck *deck, const az_dataset *train, const az_schedule *schedule,

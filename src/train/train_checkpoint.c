@@ -142,7 +142,7 @@ static az_err put_shards(const az_checkpoint *c, az_h5_writer *writer)
     az_err err;
     az_comm *comm = c->engine->comm;
     int64_t *table = NULL, mine[2];
-    mine[1] = az_optim_get_slice(c->optim, &mine[0]);
+    az_params_get_slice(c->engine->params, &mine[0], &mine[1]);
     err = AZ_NEW(table, 2 * (size_t)az_comm_size(comm), "checkpoint");
     AZ_TRY(az_comm_agree(comm, err));
     az_comm_allgather(comm, mine, sizeof mine, table);
@@ -157,10 +157,9 @@ static az_err put_common(const az_checkpoint *c, const az_trainer *trainer, az_h
                          az_dtype dtype)
 {
     az_err err;
-    int64_t first;
-    const int64_t n = az_optim_get_slice(c->optim, &first);
-    AZ_TRY(az_h5_put_arrays(writer, "/adapter", c->arrays, c->n_arrays, dtype,
-                            c->engine->flat + first, first, n));
+    int64_t first, n;
+    const float *slice = az_params_get_slice(c->engine->params, &first, &n);
+    AZ_TRY(az_h5_put_arrays(writer, "/adapter", c->arrays, c->n_arrays, dtype, slice, first, n));
     AZ_TRY(az_h5_put_text(writer, "/adapter_config", c->peft_text.s));
     AZ_TRY(az_h5_put_text(writer, "/deck", c->deck_text.s));
     AZ_TRY(put_trainer(c, trainer, writer));
@@ -217,8 +216,8 @@ static az_err write_file(const az_checkpoint *c, const az_trainer *trainer, cons
     const bool whole = opt_times != NULL;
     az_h5_times times;
     az_h5_writer *writer = NULL;
-    int64_t first, bytes = az_checkpoint_get_bytes(c);
-    const int64_t n = az_optim_get_slice(c->optim, &first);
+    int64_t first, n, bytes = az_checkpoint_get_bytes(c);
+    az_params_get_slice(c->engine->params, &first, &n);
     AZ_TRY(
         create_file(&writer, c, path, whole ? "checkpoint" : "adapter", whole ? bytes : bytes / 3));
     AZ_TRY(put_common(c, trainer, writer, dtype));

@@ -162,18 +162,18 @@ static void warn_of_bits(const az_h5_reader *file, const char *path)
     az_str_fini(&what);
 }
 
-/* The adapter from an open file, whole on every rank. By way of moments that are not needed, so
+/* The adapter from an open file. By way of moments that are not needed, so
  * that the adapter is left alone where the file is damaged. */
 static az_err read_adapter(az_checkpoint *c, az_h5_reader *file)
 {
     az_err err;
-    int64_t first;
-    const int64_t n = az_optim_get_slice(c->optim, &first);
-    float *slice = az_optim_get_exp_avg(c->optim);
-    AZ_TRY(az_h5_read_arrays(file, "/adapter", c->arrays, c->n_arrays, slice, first, n));
+    int64_t first, n;
+    float *slice = az_params_get_slice(c->engine->params, &first, &n);
+    float *found = az_optim_get_exp_avg(c->optim);
+    AZ_TRY(az_h5_read_arrays(file, "/adapter", c->arrays, c->n_arrays, found, first, n));
     if (n > 0)
-        memcpy(c->engine->flat + first, slice, (size_t)n * sizeof *slice);
-    az_optim_share(c->optim, c->engine->flat);
+        memcpy(slice, found, (size_t)n * sizeof *slice);
+    az_params_share(c->engine->params);
 out:
     return err;
 }
@@ -216,8 +216,8 @@ az_err az_checkpoint_read(az_checkpoint *c, az_trainer *out_trainer, const char 
     az_err err;
     az_comm *comm = c->engine->comm;
     az_h5_reader *file = NULL;
-    int64_t first;
-    const int64_t n = az_optim_get_slice(c->optim, &first);
+    int64_t first, n;
+    az_params_get_slice(c->engine->params, &first, &n);
     AZ_TRY(open_file(&file, path, out_damaged, comm));
     *out_damaged = true;
     err = check_kind(file, path);

@@ -161,68 +161,68 @@ out:
     return err;
 }
 
-/* What the reading of a file's adapter needs. */
-typedef struct {
-    az_h5_array *arrays;
-    float *part;    /* this rank's elements */
-    size_t *counts; /* [2 * ranks] bytes of each rank's part, and where they begin */
-} parts;
-
-static az_err init_parts(parts *p, const az_engine *e, int64_t n_own)
+/* Memory for the adapter's values; without pairs it has none. Collective. */
+static az_err open_params(az_engine *e)
 {
     az_err err;
-    const int n_ranks = az_comm_size(e->comm);
-    const int64_t n = e->lora.n_elements;
-    AZ_TRY(az_lora_list_arrays(&p->arrays, &e->lora));
-    AZ_TRY(AZ_NEW(p->part, (size_t)n_own, "adapter file"));
-    AZ_TRY(AZ_NEW(p->counts, 2 * (size_t)n_ranks, "adapter file"));
-    for (int i = 0; i < n_ranks; i++) {
-        p->counts[n_ranks + i] = (size_t)(n * i / n_ranks) * sizeof *p->part;
-        p->counts[i] = (size_t)(n * (i + 1) / n_ranks) * sizeof *p->part - p->counts[n_ranks + i];
-    }
+    const int n_layers = (int)e->config.L;
+    int64_t *off = NULL;
+    err = AZ_NEW(off, (size_t)n_layers + 1, "adapter");
+    AZ_TRY(az_comm_agree(e->comm, err));
+    az_lora_fill_spans(off, &e->lora, n_layers);
+    AZ_TRY(az_params_create(&e->params, &(az_spans){n_layers, off}, e->comm));
 out:
+    az_free(off);
     return err;
 }
 
-/* Each rank reads an equal part of a file's adapter; all get all. Collective. */
+/* Each owner reads its slice from a file. Collective. */
 static az_err read_file(az_engine *e, const az_kept_adapter *k)
 {
     az_err err;
-    const int n_ranks = az_comm_size(e->comm), rank = az_comm_rank(e->comm);
-    const int64_t n = e->lora.n_elements, first = n * rank / n_ranks;
-    const int64_t n_own = n * (rank + 1) / n_ranks - first;
-    parts p = {0};
-    AZ_TRY(az_comm_agree(e->comm, init_parts(&p, e, n_own)));
-    AZ_TRY(
-        az_h5_read_arrays(k->h5, "/adapter", p.arrays, 2 * e->lora.n_pairs, p.part, first, n_own));
-    az_comm_allgatherv(e->comm, p.part, e->flat, p.counts, p.counts + n_ranks);
-    err = az_comm_agree(e->comm, az_lora_check_finite(e->flat, &e->lora, k->path));
+    int64_t first, n;
+    az_h5_array *arrays = NULL;
+    float *slice = az_params_get_slice(e->params, &first, &n);
+    err = az_lora_list_arrays(&arrays, &e->lora);
+    AZ_TRY(az_comm_agree(e->comm, err));
+    AZ_TRY(az_h5_read_arrays(k->h5, "/adapter", arrays, 2 * e->lora.n_pairs, slice, first, n));
+    err = az_lora_check_finite(slice, &e->lora, first, n, k->path);
+    AZ_TRY(az_comm_agree(e->comm, err));
+    az_params_share(e->params);
 out:
-    az_free(p.counts);
-    az_free(p.part);
-    az_lora_free_arrays(p.arrays, &e->lora);
+    az_lora_free_arrays(arrays, &e->lora);
     return err;
 }
 
-/* The adapter's values: made on every rank, or read and handed on. Collective. */
+/* Rank 0 reads a directory. Collective. */
+static az_err read_dir(az_engine *e, const az_kept_adapter *k)
+{
+    az_err err = AZ_OK;
+    float *flat = NULL;
+    if (az_comm_rank(e->comm) == 0) {
+        AZ_TRY(AZ_NEW(flat, (size_t)e->lora.n_elements, "adapter file"));
+        AZ_TRY(az_lora_read(flat, &e->lora, k->path));
+    }
+out:
+    err = az_comm_agree(e->comm, err);
+    if (err == AZ_OK)
+        err = az_params_hand_out(e->params, flat);
+    az_free(flat);
+    return err;
+}
+
+/* The adapter's values: each owner makes its slice, or they are read. Collective. */
 static az_err fill_adapter(az_engine *e, const az_deck *deck)
 {
-    az_err err;
-    const az_kept_adapter *k = &e->kept;
-    err = AZ_NEW(e->flat, (size_t)e->lora.n_elements, "adapter");
-    AZ_TRY(az_comm_agree(e->comm, err));
-    if (k->path == NULL) {
-        az_lora_fill(e->flat, &e->lora, &e->peft, (uint64_t)az_deck_int(deck, "train.seed"));
-        return AZ_OK;
-    }
-    if (k->h5 != NULL)
-        return read_file(e, k);
-    if (az_comm_rank(e->comm) == 0)
-        err = az_lora_read(e->flat, &e->lora, k->path);
-    AZ_TRY(az_comm_agree(e->comm, err));
-    az_comm_bcast(e->comm, e->flat, (size_t)e->lora.n_elements * sizeof *e->flat, 0);
-out:
-    return err;
+    int64_t first, n;
+    if (e->kept.h5 != NULL)
+        return read_file(e, &e->kept);
+    if (e->kept.path != NULL)
+        return read_dir(e, &e->kept);
+    float *slice = az_params_get_slice(e->params, &first, &n);
+    az_lora_fill(slice, &e->lora, &e->peft, (uint64_t)az_deck_int(deck, "train.seed"), first, n);
+    az_params_share(e->params);
+    return AZ_OK;
 }
 
 /* An adapter may be put on another base than it was made with (a later version of it, say), but the
@@ -273,6 +273,7 @@ out:
 az_err az_engine_load(az_engine *e, const az_deck *deck)
 {
     az_err err;
+    AZ_TRY(open_params(e));
     if (e->source != AZ_ADAPTER_NONE)
         AZ_TRY(fill_adapter(e, deck));
     AZ_TRY(az_shard_create(&e->shard, &e->config, &e->table, &e->set, e->comm, scope_of(deck),
@@ -289,7 +290,7 @@ void az_engine_close(az_engine *engine)
 {
     az_h5_close(engine->kept.h5);
     az_shard_destroy(engine->shard);
-    az_free(engine->flat);
+    az_params_destroy(engine->params);
     az_lora_fini(&engine->lora);
     az_peft_config_fini(&engine->peft);
     az_free(engine->linears);
@@ -305,7 +306,7 @@ az_model_parts az_engine_get_parts(const az_engine *engine)
                             .config = &engine->config,
                             .linears = engine->linears,
                             .lora = &engine->lora,
-                            .flat = engine->flat};
+                            .params = engine->params};
 }
 
 az_err az_engine_open_tokenizer(az_tokenizer **out_tokenizer, const az_deck *deck)

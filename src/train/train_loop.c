@@ -123,7 +123,7 @@ static az_err step(az_run *r)
         AZ_TRY(az_pass_train(r->pass, &batch, 1 / (double)info.n_targets, seed, s, r->optim));
     }
     const double begin = az_now();
-    az_optim_result result = az_optim_step(r->optim, r->engine.flat, lr);
+    az_optim_result result = az_optim_step(r->optim, lr);
     r->report.optim_s += az_now() - begin;
     if (s == 0 && result.finite)
         check_reached(r);

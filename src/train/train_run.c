@@ -90,7 +90,7 @@ static az_err open_optim(az_run *r)
                                       .weight_decay = az_deck_real(r->deck, "train.weight_decay"),
                                       .max_grad_norm =
                                           az_deck_real(r->deck, "train.max_grad_norm")};
-    return az_optim_create(&r->optim, r->engine.lora.n_elements, &options, r->comm);
+    return az_optim_create(&r->optim, r->engine.params, &options, AZ_REDUCE_STEP, r->comm);
 }
 
 /* ---- the output directory */
@@ -197,6 +197,7 @@ static az_err write_adapter(az_run *r)
 {
     az_err err = AZ_OK;
     char *dir = NULL, *file = NULL;
+    const float *flat;
     const az_dtype dtype =
         strcmp(az_deck_string(r->deck, "output.adapter_dtype"), "bf16") == 0 ? AZ_BF16 : AZ_F32;
     dir = az_path_join(r->dir, "adapter");
@@ -205,8 +206,10 @@ static az_err write_adapter(az_run *r)
     AZ_TRY(az_comm_agree(r->comm, err));
     az_watch_enter(r->comm, AZ_PHASE_SAVE, r->trainer.step);
     AZ_TRY(az_run_keep(r));
+    AZ_TRY(az_params_gather_all(&flat, r->engine.params));
     if (az_comm_rank(r->comm) == 0)
-        err = az_lora_write(r->engine.flat, &r->engine.lora, &r->engine.peft, dtype, dir);
+        err = az_lora_write(flat, &r->engine.lora, &r->engine.peft, dtype, dir);
+    az_params_release_all(r->engine.params);
     AZ_TRY(az_comm_agree(r->comm, err));
     AZ_TRY(az_checkpoint_write_adapter(&r->checkpoint, &r->trainer, file, dtype));
     az_say("adapter   %s and %s", dir, file);

@@ -16,7 +16,7 @@ static int rank, size;
 static char dir[300], path[400];
 
 /* Cut number `cut`: where this rank's range begins, and its length. The first ones are made by
- * hand: all to one rank, even, at every border of a row. */
+ * hand: all to one rank, even, at every border of a row; in some the ranks lie in reverse order. */
 static int64_t cut_range(int cut, int64_t *out_n)
 {
     int64_t ends[64] = {0};
@@ -35,8 +35,9 @@ static int64_t cut_range(int cut, int64_t *out_n)
                 ends[i] = ends[k];
                 ends[k] = t;
             }
-    const int64_t first = rank > 0 ? ends[rank - 1] : 0;
-    *out_n = ends[rank] - first;
+    const int place = cut > 3 && cut % 2 == 0 ? size - 1 - rank : rank;
+    const int64_t first = place > 0 ? ends[place - 1] : 0;
+    *out_n = ends[place] - first;
     return first;
 }
 

@@ -30,7 +30,7 @@ from=$tmp/one same 2 world 1
 # What the kernel says of the pages that hold the base, while a run is at work.
 (LD_PRELOAD=$yield timeout 60 ${MPIEXEC:-mpiexec} -n 2 ./adze train "$deck" output.dir="$tmp/maps" train.num_train_epochs=1000000 >"$tmp/log" 2>&1) &
 until [ -s "$tmp/maps/metrics.jsonl" ]; do sleep 0.1; done
-rights=$(for pid in $(ranks "output.dir=$tmp/maps"); do awk '/memfd:adze/ {print $2}' "/proc/$pid/maps"; done)
+rights=$(for pid in $(ranks "output.dir=$tmp/maps"); do awk '/memfd:adze-base/ {print $2}' "/proc/$pid/maps"; done)
 # shellcheck disable=SC2046
 kill -TERM $(ranks "output.dir=$tmp/maps")
 wait

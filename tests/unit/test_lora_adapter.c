@@ -60,10 +60,12 @@ static void test_fill(void **state)
         assert_int_equal(az_lora_create(&lora, &config, &wide, 1, "q_proj"), AZ_OK);
         float *flat = make_flat(&lora), *again = make_flat(&lora);
         const az_pair *p = &lora.pairs[0];
-        az_lora_fill(flat, &lora, &config, 1);
-        az_lora_fill(again, &lora, &config, 1);
+        az_lora_fill(flat, &lora, &config, 1, 0, lora.n_elements);
+        az_lora_fill(again, &lora, &config, 1, 0, 777); /* in parts, not of whole words */
+        az_lora_fill(again + 777, &lora, &config, 1, 777, 30000);
+        az_lora_fill(again + 30777, &lora, &config, 1, 30777, lora.n_elements - 30777);
         assert_memory_equal(flat, again, (size_t)lora.n_elements * sizeof *flat);
-        az_lora_fill(again, &lora, &config, 2);
+        az_lora_fill(again, &lora, &config, 2, 0, lora.n_elements);
         assert_memory_not_equal(flat, again, 50 * 400 * sizeof *flat);
         const double a = 1 / sqrt(400.0), b = 1 / sqrt(50.0);
         if (k == 1)
@@ -93,7 +95,7 @@ static void test_fill_alone(void **state)
            "{\"peft_type\": \"LORA\", \"target_modules\": \"all-linear\", \"r\": 4}");
     for (int k = 0; k < 2; k++) {
         flat[k] = make_flat(&lora[k]);
-        az_lora_fill(flat[k], &lora[k], &config[k], 9);
+        az_lora_fill(flat[k], &lora[k], &config[k], 9, 0, lora[k].n_elements);
     }
     for (int i = 0; i < lora[0].n_pairs; i++) {
         const az_pair *p = &lora[0].pairs[i], *q = &lora[1].pairs[lora[1].pair_of[p->linear]];

@@ -65,7 +65,7 @@ static void write_again(const az_lora *lora, const az_peft_config *config, size_
     char dir[700];
     float *flat = az_alloc((size_t)lora->n_elements, sizeof *flat, "test");
     assert_non_null(flat);
-    az_lora_fill(flat, lora, config, 1);
+    az_lora_fill(flat, lora, config, 1, 0, lora->n_elements);
     if (keep_dir != NULL)
         snprintf(dir, sizeof dir, "%s/%zu", keep_dir, number);
     else

@@ -14,9 +14,31 @@
 #include "optim/optim.h"
 #include "tests/unit/tol.h"
 
-enum { N = 2 * AZ_OPTIM_BLOCK + 77 };
+enum { N = 2 * AZ_PARAMS_BLOCK + 77, FIRST = 1000 };
 
 static az_comm *self;
+static const int64_t off[] = {0, FIRST, N}; /* two layers */
+
+/* Parameters p, which the optimizer changes in place. */
+static az_params *open_params(float **out_p, const float *opt_values)
+{
+    az_params *params;
+    int64_t first, n;
+    assert_int_equal(az_params_create(&params, &(az_spans){2, off}, self), AZ_OK);
+    *out_p = az_params_get_slice(params, &first, &n);
+    assert_true(first == 0 && n == N);
+    if (opt_values != NULL)
+        memcpy(*out_p, opt_values, N * sizeof **out_p);
+    return params;
+}
+
+static void add(az_optim *optim, const float *g)
+{
+    az_optim_add(optim, 1, g + FIRST);
+    az_optim_end_unit(optim, 1);
+    az_optim_add(optim, 0, g);
+    az_optim_end_unit(optim, 0);
+}
 
 static void assert_near(double got, double expected, double tol)
 {
@@ -54,31 +76,33 @@ static void fill(float *g, uint64_t seed, float scale)
 }
 
 /* Two steps of two micro-batches against AdamW written out in double; the second is clipped. */
-static void test_step(void **state)
+static void check_step(az_reduce reduce)
 {
-    (void)state;
-    static float g[2][N], p[N];
+    static float g[2][N], start[N];
+    float *p;
     static double ref[N], m[N], v[N];
     const az_optim_options o = {0.9, 0.99, 1e-8, 0.1, 20.0};
     const double lr = 0.01;
     az_optim *optim;
-    fill(p, 1, 1);
+    fill(start, 1, 1);
+    memset(m, 0, sizeof m);
+    memset(v, 0, sizeof v);
     for (int i = 0; i < N; i++)
-        ref[i] = (double)p[i];
-    assert_int_equal(az_optim_create(&optim, N, &o, self), AZ_OK);
+        ref[i] = (double)start[i];
+    az_params *params = open_params(&p, start);
+    assert_int_equal(az_optim_create(&optim, params, &o, reduce, self), AZ_OK);
     for (int t = 1; t <= 2; t++) {
         double norm = 0;
         az_optim_begin(optim, 2);
         for (int k = 0; k < 2; k++) {
             fill(g[k], (uint64_t)(10 * t + k), t == 1 ? 0.01f : 10.0f);
-            az_optim_add(optim, g[k], 0, 1000);
-            az_optim_add(optim, g[k] + 1000, 1000, N - 1000);
+            add(optim, g[k]);
             az_optim_add_loss(optim, 0.25 * (k + 1));
         }
         for (int i = 0; i < N; i++)
             norm += pow((double)g[0][i] + (double)g[1][i], 2);
         norm = sqrt(norm);
-        az_optim_result r = az_optim_step(optim, p, lr);
+        az_optim_result r = az_optim_step(optim, lr);
         assert_true(r.finite);
         assert_near(r.loss, 0.75, 1e-15);
         assert_near(r.grad_norm, norm, TOL_KERNEL_F32 * norm);
@@ -95,26 +119,41 @@ static void test_step(void **state)
     }
     assert_true(az_optim_has_gradient(optim, 5, 1));
     az_optim_destroy(optim);
+    az_params_destroy(params);
 }
 
-/* The sum does not depend on the order in which micro-batches come. */
+static void test_step(void **state)
+{
+    (void)state;
+    check_step(AZ_REDUCE_STEP);
+    check_step(AZ_REDUCE_UNIT);
+}
+
+/* The sum does not depend on the order in which micro-batches come, nor on when it is reduced. */
 static void test_order(void **state)
 {
     (void)state;
-    static float g[5][N], p[2][N];
+    static float g[5][N];
+    float *p[3];
+    az_params *params[3];
     const az_optim_options o = {0.9, 0.999, 1e-8, 0, 1.0};
     for (int k = 0; k < 5; k++)
         fill(g[k], (uint64_t)k, powf(10, (float)(k - 2)));
-    for (int way = 0; way < 2; way++) {
+    for (int way = 0; way < 3; way++) {
         az_optim *optim;
-        assert_int_equal(az_optim_create(&optim, N, &o, self), AZ_OK);
+        params[way] = open_params(&p[way], NULL);
+        assert_int_equal(az_optim_create(&optim, params[way], &o,
+                                         way < 2 ? AZ_REDUCE_STEP : AZ_REDUCE_UNIT, self),
+                         AZ_OK);
         az_optim_begin(optim, 5);
         for (int k = 0; k < 5; k++)
-            az_optim_add(optim, g[way == 0 ? k : 4 - k], 0, N);
-        assert_true(az_optim_step(optim, p[way], 0.1).finite);
+            add(optim, g[way == 0 ? k : 4 - k]);
+        assert_true(az_optim_step(optim, 0.1).finite);
+        assert_memory_equal(p[0], p[way], sizeof g[0]);
         az_optim_destroy(optim);
     }
-    assert_memory_equal(p[0], p[1], sizeof p[0]);
+    for (int way = 0; way < 3; way++)
+        az_params_destroy(params[way]);
 }
 
 /* NaN, infinity, and what could wrap when all micro-batches are summed: nothing is updated, and it
@@ -122,54 +161,68 @@ static void test_order(void **state)
 static void test_not_finite(void **state)
 {
     (void)state;
-    static float g[N], p[N], before[N];
+    static float g[N], before[N];
+    float *p;
     const float bad[] = {NAN, INFINITY, -INFINITY, 8192, -5000};
     const az_optim_options o = {0.9, 0.999, 1e-8, 0.1, 1.0};
     az_optim *optim;
-    assert_int_equal(az_optim_create(&optim, N, &o, self), AZ_OK);
-    fill(p, 3, 1);
-    memcpy(before, p, sizeof p);
+    fill(before, 3, 1);
+    az_params *params = open_params(&p, before);
+    assert_int_equal(az_optim_create(&optim, params, &o, AZ_REDUCE_STEP, self), AZ_OK);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         fill(g, 4, 1);
         g[N - 1] = bad[i];
         az_optim_begin(optim, 2);
-        az_optim_add(optim, g, 0, N);
-        az_optim_result r = az_optim_step(optim, p, 0.1);
+        add(optim, g);
+        az_optim_result r = az_optim_step(optim, 0.1);
         assert_false(r.finite);
         assert_true(isnan(r.loss) && isnan(r.grad_norm));
-        assert_memory_equal(p, before, sizeof p);
+        assert_memory_equal(p, before, sizeof before);
     }
     az_optim_begin(optim, 2);
     az_optim_add_loss(optim, NAN);
-    assert_false(az_optim_step(optim, p, 0.1).finite);
+    assert_false(az_optim_step(optim, 0.1).finite);
     /* One micro-batch alone may use the whole range, and the next step is as if nothing had been.
      */
     g[N - 1] = 8191;
     az_optim_begin(optim, 1);
-    az_optim_add(optim, g, 0, N);
-    assert_true(az_optim_step(optim, p, 0.1).finite);
+    add(optim, g);
+    assert_true(az_optim_step(optim, 0.1).finite);
     az_optim_destroy(optim);
+    az_params_destroy(params);
 }
 
-static void test_memory(void **state)
+/* Blocks of memory that cannot be had; what is taken is what was measured. */
+static void check_memory(az_reduce reduce)
 {
-    (void)state;
     const az_optim_options o = {0.9, 0.999, 1e-8, 0.1, 1.0};
     const size_t blocks = az_mem_get_total().blocks;
-    az_optim *optim;
+    az_params *params = NULL;
+    az_optim *optim = NULL;
     for (long n = 0;; n++) {
         az_mem_set_fault(n);
-        az_err err = az_optim_create(&optim, N, &o, self);
+        az_err err = az_params_create(&params, &(az_spans){2, off}, self);
+        if (err == AZ_OK)
+            err = az_optim_create(&optim, params, &o, reduce, self);
         az_mem_set_fault(-1);
         if (err == AZ_OK)
             break;
         assert_int_equal(err, AZ_EENV);
         assert_non_null(strstr(az_err_message(), "out of memory"));
         az_err_clear();
+        az_params_destroy(params);
         assert_int_equal(az_mem_get_total().blocks, blocks);
     }
     az_optim_destroy(optim);
+    az_params_destroy(params);
     assert_int_equal(az_mem_get_total().blocks, blocks);
+}
+
+static void test_memory(void **state)
+{
+    (void)state;
+    check_memory(AZ_REDUCE_STEP);
+    check_memory(AZ_REDUCE_UNIT);
 }
 
 int main(void)

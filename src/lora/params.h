@@ -1,0 +1,60 @@
+/* params: the adapter's parameters in memory.
+ *
+ * The pairs of all layers lie in one flat f32 buffer (lora.h). It is cut into slices by position
+ * (comm.h), on boundaries of blocks of AZ_PARAMS_BLOCK elements: who has a position owns its slice
+ * and is the only one who changes it; ranks without a position own nothing, and so may others where
+ * there are fewer blocks than positions. Everyone reads: the buffer is there once a node, in memory
+ * that the node's ranks share.
+ *
+ * Nobody may read while owners write. Owners write after a call in which all ranks have met and
+ * before az_params_share, which brings together what they have written. */
+#ifndef AZ_LORA_PARAMS_H
+#define AZ_LORA_PARAMS_H
+
+#include "base/base.h"
+#include "comm/comm.h"
+
+/* Elements of a block: slices are cut on these, and squares of the gradient are summed on these
+ * (optim.h). Part of the numeric definition. */
+#define AZ_PARAMS_BLOCK 1024
+
+/* Where layers' pairs lie: those of layer l are elements [off[l], off[l + 1]). */
+typedef struct {
+    int n;
+    const int64_t *off; /* [n + 1], from 0 to the number of elements */
+} az_spans;
+
+typedef struct az_params az_params;
+
+/* Memory of the flat buffer, zeros. spans is copied. Collective. */
+az_err az_params_create(az_params **out_params, const az_spans *spans, az_comm *comm);
+/* Local, on all ranks. */
+void az_params_destroy(az_params *opt_params);
+const az_spans *az_params_get_spans(const az_params *params);
+/* What this rank owns: elements [*out_first, *out_first + *out_n), to be written by it alone. */
+float *az_params_get_slice(const az_params *params, int64_t *out_first, int64_t *out_n);
+/* All see what owners have written. Collective. */
+void az_params_share(az_params *params);
+/* Values on rank 0, flat [n elements], become everyone's. Fails for want of memory only.
+ * Collective. */
+az_err az_params_hand_out(az_params *params, const float *opt_flat);
+/* The elements of a layer's pairs, valid until they are released. Local. */
+const float *az_params_get_layer(az_params *params, int layer);
+void az_params_release_layer(az_params *params);
+/* All elements, on rank 0 (*out_flat is NULL elsewhere), valid until they are released.
+ * Collective. */
+az_err az_params_gather_all(const float **out_flat, az_params *params);
+void az_params_release_all(az_params *params);
+
+/* ---- pure */
+
+/* The element with which the slice of a position begins; of position n_positions: n. */
+int64_t az_params_cut(int64_t n, int position, int n_positions);
+/* Bytes as they are allocated: shared by a node's ranks, and of the rank that holds the most and
+ * the least of its own. */
+typedef struct {
+    size_t shared, most, least;
+} az_footprint;
+az_footprint az_params_measure(const az_spans *spans, const az_topology *topology);
+
+#endif
