@@ -483,6 +483,16 @@ const az_key az_keys[] = {
          "that nothing is gathered; auto is node on one node, and on several if the base takes "
          "at most 70 % of each node's memory.",
      .resume = true},
+    {.name = "shard.reduce",
+     .type = AZ_TYPE_CHOICE,
+     .choices = "auto|step|unit",
+     .fallback = "auto",
+     .text =
+         "When gradients of the adapter are summed over nodes: step is once, at the end of the "
+         "step, and each node holds sums of all layers, 8 bytes for each number of the adapter; "
+         "unit is after each layer's backward, and each node holds sums of two layers and its "
+         "share of the others'; auto is step.",
+     .resume = true},
 
     /* ---- checkpoint */
     {.name = "checkpoint.resume",

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "kern/kern.h"
+#include "train/load.h"
 #include "train/report.h"
 
 void az_report_start(const az_comm *comm, const char *what)
@@ -40,18 +41,20 @@ void az_report_data(const char *name, const char *opt_from, const az_dataset *se
 }
 
 /* Parameters, sums and moments, of the node's first rank with what the others share. */
-static double adapter_bytes(const az_engine *engine, const az_comm *comm)
+static double adapter_bytes(const az_engine *engine, const az_comm *comm, az_reduce reduce)
 {
     const az_spans *spans = az_params_get_spans(engine->params);
     const az_topology *topology = az_comm_get_topology(comm);
     const az_footprint p = az_params_measure(spans, topology);
-    const az_optim_sizes o = az_optim_measure(spans, topology, AZ_REDUCE_STEP);
+    const az_optim_sizes o = az_optim_measure(spans, topology, reduce);
     return (double)(p.shared + o.gradient.shared + o.gradient.most + o.moments.most);
 }
 
 /* Memory of all ranks together and of the largest one. */
-static void say_memory(az_comm *comm, const az_engine *engine, size_t activations)
+static void say_memory(const az_deck *deck, az_comm *comm, const az_engine *engine,
+                       size_t activations)
 {
+    const az_reduce reduce = az_load_reduce(deck);
     az_shard_stats s = az_shard_get_stats(engine->shard);
     const double mine = (double)az_mem_get_total().bytes;
     double total = mine, most = mine;
@@ -63,6 +66,8 @@ static void say_memory(az_comm *comm, const az_engine *engine, size_t activation
     else
         az_say("base      a slice a rank: %s of %s", az_format_bytes((double)s.slice_bytes),
                az_format_bytes((double)s.base_bytes));
+    if (reduce == AZ_REDUCE_UNIT)
+        az_say("gradient  summed over nodes layer by layer: a node holds the sums of two layers");
     const char *source;
     const int64_t limit = az_limits_get_memory(&source);
     az_say("limit     %s left for the job on this node: %s", az_format_bytes((double)limit),
@@ -70,7 +75,8 @@ static void say_memory(az_comm *comm, const az_engine *engine, size_t activation
     az_say("memory    %s on the largest rank (all %s): gathered unit %s, activations %s, adapter "
            "with gradients and moments %s",
            az_format_bytes(most), az_format_bytes(total), az_format_bytes((double)s.slot_bytes),
-           az_format_bytes((double)activations), az_format_bytes(adapter_bytes(engine, comm)));
+           az_format_bytes((double)activations),
+           az_format_bytes(adapter_bytes(engine, comm, reduce)));
 }
 
 static void say_batches(const az_deck *deck, const az_dataset *train, const az_schedule *schedule,
@@ -115,7 +121,7 @@ void az_report_banner(const az_deck *deck, const az_engine *engine, const az_dat
     if (opt_eval != NULL)
         az_report_data("eval", NULL, opt_eval);
     say_batches(deck, train, schedule, total_steps, az_comm_size(engine->comm));
-    say_memory(engine->comm, engine, activation_bytes);
+    say_memory(deck, engine->comm, engine, activation_bytes);
 }
 
 static void say_share(const char *name, double s, double whole)

@@ -90,7 +90,7 @@ static az_err open_optim(az_run *r)
                                       .weight_decay = az_deck_real(r->deck, "train.weight_decay"),
                                       .max_grad_norm =
                                           az_deck_real(r->deck, "train.max_grad_norm")};
-    return az_optim_create(&r->optim, r->engine.params, &options, AZ_REDUCE_STEP, r->comm);
+    return az_optim_create(&r->optim, r->engine.params, &options, az_load_reduce(r->deck), r->comm);
 }
 
 /* ---- the output directory */

@@ -261,6 +261,8 @@ static void bench_elems(void)
     memset(fixed, 0, n * sizeof *fixed);
     FASTEST(t, az_kern_fixed_add(fixed, b, n, AZ_FIXED_RANGE, &overflow));
     line("fixed add", t, n, 20);
+    FASTEST(t, az_kern_fixed_add_shared(fixed, b, n, AZ_FIXED_RANGE, &overflow));
+    line("fixed add shared", t, n, 20);
     FASTEST(t, az_kern_square_blocks(blocks, fixed, n, 1024));
     line("square blocks", t, n, 8);
     memset(a, 0, n * sizeof *a);
