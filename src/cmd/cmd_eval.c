@@ -27,7 +27,7 @@ typedef struct {
 static az_err open_job(job *j)
 {
     az_err err;
-    az_pass_limits limits;
+    az_pass_options options = {0};
     const char *adapter = az_deck_string(j->deck, "eval.adapter");
     AZ_TRY(az_engine_read(&j->engine, j->deck, adapter != NULL ? AZ_ADAPTER_PATH : AZ_ADAPTER_NONE,
                           adapter, j->comm));
@@ -36,10 +36,10 @@ static az_err open_job(job *j)
     AZ_TRY(az_load_eval(&j->set, &j->what, j->deck, &j->engine, j->tokenizer));
     AZ_TRY(az_eval_create(&j->eval, &j->engine, &j->set,
                           az_deck_int(j->deck, "eval.micro_batch_tokens")));
-    az_eval_get_limits(j->eval, &limits);
+    az_eval_get_limits(j->eval, &options.forward);
     AZ_TRY(az_engine_load(&j->engine, j->deck));
     const az_model_parts parts = az_engine_get_parts(&j->engine);
-    AZ_TRY(az_pass_create(&j->pass, &parts, &limits, NULL));
+    AZ_TRY(az_pass_create(&j->pass, &parts, &options));
 out:
     return err;
 }

@@ -493,6 +493,25 @@ const az_key az_keys[] = {
          "unit is after each layer's backward, and each node holds sums of two layers and its "
          "share of the others'; auto is step.",
      .resume = true},
+    {.name = "shard.accumulation",
+     .type = AZ_TYPE_CHOICE,
+     .choices = "auto|depth_first|layer_major",
+     .fallback = "auto",
+     .text = "In which order a rank's micro-batches of a step pass through the model: depth_first "
+             "takes each through all layers before the next one; layer_major takes all through a "
+             "layer before the next layer is gathered, which divides the gathers by their number "
+             "and keeps each one's inputs of the layers meanwhile; auto is depth_first. No order "
+             "changes a bit.",
+     .resume = true},
+    {.name = "shard.activations",
+     .type = AZ_TYPE_CHOICE,
+     .choices = "auto|keep|cheap|recompute",
+     .fallback = "auto",
+     .text = "What is kept of a layer's forward for its backward: keep is all that backward "
+             "reads; cheap is outputs of products and of attention, and norms and gates are "
+             "computed again; recompute is the layer's input alone, from which all is computed "
+             "again; auto is recompute. None changes a bit.",
+     .resume = true},
 
     /* ---- checkpoint */
     {.name = "checkpoint.resume",

@@ -28,34 +28,64 @@ typedef struct {
     const int64_t *cache_row;
 } az_tokens;
 
-/* Activations of one layer for up to N tokens, and scratch. */
+/* Activations of one layer for some tokens. */
 typedef struct {
-    int64_t N;
-    float *n1, *q, *k, *v, *att, *lse, *h, *n2, *g, *u, *a; /* forward, kept for backward */
-    float *t[AZ_N_LINEARS];                                 /* [N,R] of each adapted linear */
-    float *dn, *dq, *dk, *dv, *datt, *da, *dg, *du, *dt;    /* backward */
+    float *n1, *q, *k, *v, *att, *lse, *h, *n2, *g, *u, *a;
+    float *t[AZ_N_LINEARS]; /* [N,R] of each adapted linear */
+} az_acts;
+
+/* The stages of a layer's forward and the activations that each fills. A stage reads what the one
+ * before it has filled (O and the output also x and h). */
+enum {
+    AZ_STAGE_NORM1 = 1 << 0,     /* n1 */
+    AZ_STAGE_QKV = 1 << 1,       /* q, k (rotated), v; t of the three */
+    AZ_STAGE_ATTENTION = 1 << 2, /* att, lse */
+    AZ_STAGE_O = 1 << 3,         /* h; t of o */
+    AZ_STAGE_NORM2 = 1 << 4,     /* n2 */
+    AZ_STAGE_GATE_UP = 1 << 5,   /* g, u; t of the two */
+    AZ_STAGE_SILU = 1 << 6,      /* a */
+    AZ_STAGE_DOWN = 1 << 7,      /* t of down */
+    AZ_STAGES_ALL = (1 << 8) - 1,
+    /* Those that cost no product. */
+    AZ_STAGES_LIGHT = AZ_STAGE_NORM1 | AZ_STAGE_NORM2 | AZ_STAGE_SILU
+};
+/* The stages whose activations backward reads, for adapters of ranks R [AZ_N_LINEARS]. lowest: as
+ * in az_layer_backward. */
+unsigned az_layer_get_stages(const int64_t *R, bool lowest);
+/* The least that must be there so that stages can be had without a product. */
+unsigned az_layer_get_heavy(unsigned stages);
+/* Carve the arrays of stages for N tokens out of arena (counting pass or real); the other arrays
+ * stay as they are. */
+void az_acts_carve(az_acts *acts, az_arena *arena, const az_config *config, int64_t N,
+                   const int64_t *R, unsigned stages);
+
+/* Scratch of forward and backward. */
+typedef struct {
+    float *dn, *dq, *dk, *dv, *datt, *da, *dg, *du, *dt; /* backward */
     float *dropped, *linear_scratch, *attention_scratch;
     const float *rope; /* [P,K] */
 } az_work;
 
-/* Carve a workspace out of arena (counting pass or real), for forward of N tokens and backward of
- * N_back (0: none) in sequences of at most longest keys. R_max: largest adapter rank. dropout:
- * whether its scratch is wanted, for N_back tokens. work->rope is the caller's and stays as it is.
- */
-void az_work_carve(az_work *work, az_arena *arena, const az_config *config, int64_t N,
-                   int64_t N_back, int64_t longest, int64_t R_max, bool dropout);
+/* Carve scratch out of arena, for backward of N_back tokens (0: none) in sequences of at most
+ * longest keys. R_max: largest adapter rank. dropout: whether its scratch is wanted. work->rope is
+ * the caller's and stays as it is. */
+void az_work_carve(az_work *work, az_arena *arena, const az_config *config, int64_t N_back,
+                   int64_t longest, int64_t R_max, bool dropout);
 
-/* opt_out[N,D] = block(x[N,D]); opt_out may not be x. NULL: only what backward needs is computed
- * (recompute). ads [AZ_N_LINEARS]. */
+/* opt_out[N,D] = block(x[N,D]); opt_out may be x, which is gone then. Fills the activations of the
+ * stages in want, and what these and opt_out are made from; those of the stages in have are there
+ * already, as an earlier call for the same x left them. The bits do not depend on what is there.
+ * ads [AZ_N_LINEARS]. */
 void az_layer_forward(float *opt_out, const float *x, const az_config *config,
                       const az_layer *layer, const az_adapter *ads, const az_tokens *tokens,
-                      az_work *work);
-/* d[N,D]: in, the gradient of the block's output; out, of its input x. work holds what forward left
- * for the same x. Gradients of the layer's pairs are overwritten in ads[].dA, dB. lowest: no
- * gradient below this layer is wanted, so the walk ends at its lowest adapted linear, and d is
- * undefined afterwards. */
+                      const az_acts *acts, unsigned have, unsigned want, az_work *work);
+/* d[N,D]: in, the gradient of the block's output; out, of its input x. acts holds what forward
+ * left for the same x in the stages that az_layer_get_stages names. Gradients of the layer's pairs
+ * are overwritten in ads[].dA, dB. lowest: no gradient below this layer is wanted, so the walk ends
+ * at its lowest adapted linear, and d is undefined afterwards. */
 void az_layer_backward(float *d, const float *x, const az_config *config, const az_layer *layer,
-                       const az_adapter *ads, const az_tokens *tokens, az_work *work, bool lowest);
+                       const az_adapter *ads, const az_tokens *tokens, const az_acts *acts,
+                       az_work *work, bool lowest);
 
 /* ---- head and loss ---- */
 
@@ -73,9 +103,10 @@ typedef struct {
     float *linear_scratch;
 } az_head;
 
-/* For N targets, with gradients of N_back (0: none). */
+/* For N targets, with gradients of N_back (0: none). opt_first: another head whose scratch this one
+ * uses too, so that several micro-batches can have sums of their own at the same time. */
 void az_head_carve(az_head *head, az_arena *arena, const az_config *config, int64_t N,
-                   int64_t N_back, int64_t rows);
+                   int64_t N_back, int64_t rows, const az_head *opt_first);
 /* Take rows[n_targets] of the last layer's output h through the final norm. */
 void az_head_begin(az_head *head, const float *h, az_view norm, const int64_t *rows,
                    int64_t n_targets, const az_config *config);

@@ -1,52 +1,115 @@
 /* model/block: one decoder layer.
  *
- * Forward keeps every activation in the workspace; backward reads them. Between the two the
- * workspace may have been used for other layers: the caller then runs forward again (recompute),
- * which gives the same bits. */
+ * Forward is a chain of stages, each of which fills some activations; backward reads those that the
+ * adapters need. What the caller has not kept in between it has made again from the layer's input
+ * (az_layer_forward with what is still there), which gives the same bits. */
 #include <config.h>
 
 #include <string.h>
 
 #include "model/block.h"
 
-void az_work_carve(az_work *work, az_arena *arena, const az_config *config, int64_t N,
-                   int64_t N_back, int64_t longest, int64_t R_max, bool dropout)
+/* Depth of a linear within its layer, from the input up. */
+static const int depth[AZ_N_LINEARS] = {
+    [AZ_Q] = 0, [AZ_K] = 0, [AZ_V] = 0, [AZ_O] = 1, [AZ_GATE] = 2, [AZ_UP] = 2, [AZ_DOWN] = 3};
+
+/* The depth at which backward ends, since nothing below is wanted; -1: at the input. */
+static int depth_of_end(const int64_t *R, bool lowest)
 {
-    const size_t n = (size_t)N, nb = (size_t)N_back, D = (size_t)config->D, F = (size_t)config->F;
+    int end = lowest ? 4 : -1;
+    for (int i = 0; i < AZ_N_LINEARS; i++)
+        if (R[i] > 0 && depth[i] < end)
+            end = depth[i];
+    return end;
+}
+
+/* An adapted linear reads its input; what else is read depends on where the walk ends. */
+unsigned az_layer_get_stages(const int64_t *R, bool lowest)
+{
+    const int end = depth_of_end(R, lowest);
+    unsigned stages = 0;
+    if (R[AZ_DOWN] > 0)
+        stages |= AZ_STAGE_SILU | AZ_STAGE_DOWN;
+    if (R[AZ_GATE] > 0 || R[AZ_UP] > 0)
+        stages |= AZ_STAGE_NORM2;
+    if (R[AZ_O] > 0)
+        stages |= AZ_STAGE_ATTENTION;
+    if (R[AZ_Q] > 0 || R[AZ_K] > 0 || R[AZ_V] > 0)
+        stages |= AZ_STAGE_NORM1;
+    if (end < 3)
+        stages |= AZ_STAGE_GATE_UP;
+    if (end < 2)
+        stages |= AZ_STAGE_O;
+    if (end < 1)
+        stages |= AZ_STAGE_ATTENTION | AZ_STAGE_QKV;
+    return stages;
+}
+
+unsigned az_layer_get_heavy(unsigned stages)
+{
+    return (stages & ~AZ_STAGES_LIGHT) | (stages & AZ_STAGES_LIGHT) >> 1;
+}
+
+void az_acts_carve(az_acts *acts, az_arena *arena, const az_config *config, int64_t N,
+                   const int64_t *R, unsigned stages)
+{
+    const int64_t D = config->D, F = config->F, HK = config->H * config->K,
+                  GK = config->G * config->K;
+    az_acts *a = acts;
+    const struct {
+        unsigned stage;
+        float **array;
+        int64_t width;
+    } table[] = {
+        {AZ_STAGE_NORM1, &a->n1, D},
+        {AZ_STAGE_QKV, &a->q, HK},
+        {AZ_STAGE_QKV, &a->k, GK},
+        {AZ_STAGE_QKV, &a->v, GK},
+        {AZ_STAGE_QKV, &a->t[AZ_Q], R[AZ_Q]},
+        {AZ_STAGE_QKV, &a->t[AZ_K], R[AZ_K]},
+        {AZ_STAGE_QKV, &a->t[AZ_V], R[AZ_V]},
+        {AZ_STAGE_ATTENTION, &a->att, HK},
+        {AZ_STAGE_ATTENTION, &a->lse, config->H},
+        {AZ_STAGE_O, &a->h, D},
+        {AZ_STAGE_O, &a->t[AZ_O], R[AZ_O]},
+        {AZ_STAGE_NORM2, &a->n2, D},
+        {AZ_STAGE_GATE_UP, &a->g, F},
+        {AZ_STAGE_GATE_UP, &a->u, F},
+        {AZ_STAGE_GATE_UP, &a->t[AZ_GATE], R[AZ_GATE]},
+        {AZ_STAGE_GATE_UP, &a->t[AZ_UP], R[AZ_UP]},
+        {AZ_STAGE_SILU, &a->a, F},
+        {AZ_STAGE_DOWN, &a->t[AZ_DOWN], R[AZ_DOWN]},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if ((stages & table[i].stage) != 0 && table[i].width > 0)
+            *table[i].array = az_arena_take(arena, (size_t)(N * table[i].width), sizeof(float));
+}
+
+void az_work_carve(az_work *work, az_arena *arena, const az_config *config, int64_t N_back,
+                   int64_t longest, int64_t R_max, bool dropout)
+{
+    const size_t n = (size_t)N_back, D = (size_t)config->D, F = (size_t)config->F;
     const size_t hk = (size_t)(config->H * config->K), gk = (size_t)(config->G * config->K);
     size_t widest = D > F ? D : F;
     widest = widest > hk ? widest : hk;
     const float *rope = work->rope;
-    *work = (az_work){.N = N, .rope = rope};
-    work->n1 = az_arena_take(arena, n * D, sizeof(float));
-    work->q = az_arena_take(arena, n * hk, sizeof(float));
-    work->k = az_arena_take(arena, n * gk, sizeof(float));
-    work->v = az_arena_take(arena, n * gk, sizeof(float));
-    work->att = az_arena_take(arena, n * hk, sizeof(float));
-    work->lse = az_arena_take(arena, n * (size_t)config->H, sizeof(float));
-    work->h = az_arena_take(arena, n * D, sizeof(float));
-    work->n2 = az_arena_take(arena, n * D, sizeof(float));
-    work->g = az_arena_take(arena, n * F, sizeof(float));
-    work->u = az_arena_take(arena, n * F, sizeof(float));
-    work->a = az_arena_take(arena, n * F, sizeof(float));
-    for (int i = 0; i < AZ_N_LINEARS; i++)
-        work->t[i] = az_arena_take(arena, n * (size_t)R_max, sizeof(float));
+    *work = (az_work){.rope = rope};
     work->linear_scratch = az_arena_take(arena, az_kern_linear_scratch(), sizeof(float));
     work->attention_scratch = az_arena_take(
         arena, az_kern_attention_scratch(longest, config->H, config->G, config->K), sizeof(float));
-    if (dropout)
-        work->dropped = az_arena_take(arena, nb * widest, sizeof(float));
     if (N_back == 0)
         return;
-    work->dn = az_arena_take(arena, nb * D, sizeof(float));
-    work->dq = az_arena_take(arena, nb * hk, sizeof(float));
-    work->dk = az_arena_take(arena, nb * gk, sizeof(float));
-    work->dv = az_arena_take(arena, nb * gk, sizeof(float));
-    work->datt = az_arena_take(arena, nb * hk, sizeof(float));
-    work->da = az_arena_take(arena, nb * F, sizeof(float));
-    work->dg = az_arena_take(arena, nb * F, sizeof(float));
-    work->du = az_arena_take(arena, nb * F, sizeof(float));
-    work->dt = az_arena_take(arena, nb * (size_t)R_max, sizeof(float));
+    if (dropout)
+        work->dropped = az_arena_take(arena, n * widest, sizeof(float));
+    work->dn = az_arena_take(arena, n * D, sizeof(float));
+    work->dq = az_arena_take(arena, n * hk, sizeof(float));
+    work->dk = az_arena_take(arena, n * gk, sizeof(float));
+    work->dv = az_arena_take(arena, n * gk, sizeof(float));
+    work->datt = az_arena_take(arena, n * hk, sizeof(float));
+    work->da = az_arena_take(arena, n * F, sizeof(float));
+    work->dg = az_arena_take(arena, n * F, sizeof(float));
+    work->du = az_arena_take(arena, n * F, sizeof(float));
+    work->dt = az_arena_take(arena, n * (size_t)R_max, sizeof(float));
 }
 
 /* What one linear of the layer needs besides its input and output. */
@@ -54,6 +117,7 @@ typedef struct {
     const az_layer *layer;
     const az_adapter *ads;
     const az_tokens *tokens;
+    const az_acts *acts;
     az_work *work;
 } context;
 
@@ -66,7 +130,8 @@ static void linear(float *opt_y, const float *x, int kind, const context *c)
         az_kern_linear_forward(opt_y, x, c->layer->weight[kind], c->layer->bias[kind], c->tokens->N,
                                w->linear_scratch);
     if (ad->R > 0)
-        az_pair_forward(opt_y, w->t[kind], x, ad, &c->tokens->dropout, c->tokens->N, w->dropped);
+        az_pair_forward(opt_y, c->acts->t[kind], x, ad, &c->tokens->dropout, c->tokens->N,
+                        w->dropped);
 }
 
 /* dx = (or +=) dy W + adapter's part; gradients of the pair. opt_dx NULL: only the pair's gradients
@@ -80,95 +145,117 @@ static void linear_backward(float *opt_dx, const float *dy, const float *x, int 
         az_kern_linear_backward(opt_dx, dy, c->layer->weight[kind], add, c->tokens->N,
                                 w->linear_scratch);
     if (ad->R > 0)
-        az_pair_backward(opt_dx, dy, x, w->t[kind], ad, &c->tokens->dropout, c->tokens->N, w->dt,
-                         w->dropped);
+        az_pair_backward(opt_dx, dy, x, c->acts->t[kind], ad, &c->tokens->dropout, c->tokens->N,
+                         w->dt, w->dropped);
 }
 
 /* Move new keys and values to their rows of the cache. */
-static void fill_cache(const az_config *config, const az_tokens *tokens, const az_work *work)
+static void fill_cache(const az_config *config, const az_tokens *tokens, const az_acts *acts)
 {
     const size_t width = (size_t)(config->G * config->K);
     for (int64_t n = 0; n < tokens->N; n++) {
         const size_t to = (size_t)tokens->cache_row[n] * width, from = (size_t)n * width;
-        memcpy(tokens->opt_cache_k + to, work->k + from, width * sizeof(float));
-        memcpy(tokens->opt_cache_v + to, work->v + from, width * sizeof(float));
+        memcpy(tokens->opt_cache_k + to, acts->k + from, width * sizeof(float));
+        memcpy(tokens->opt_cache_v + to, acts->v + from, width * sizeof(float));
     }
+}
+
+static void project(const float *n1, const az_config *config, const context *c)
+{
+    const az_acts *a = c->acts;
+    const az_tokens *tokens = c->tokens;
+    linear(a->q, n1, AZ_Q, c);
+    linear(a->k, n1, AZ_K, c);
+    linear(a->v, n1, AZ_V, c);
+    az_kern_rope(a->q, tokens->pos, c->work->rope, tokens->N, config->H, config->K, false);
+    az_kern_rope(a->k, tokens->pos, c->work->rope, tokens->N, config->G, config->K, false);
+    if (tokens->opt_cache_k != NULL)
+        fill_cache(config, tokens, a);
+}
+
+static void attend(const az_config *config, const context *c)
+{
+    const az_acts *a = c->acts;
+    const az_tokens *tokens = c->tokens;
+    const bool cached = tokens->opt_cache_k != NULL;
+    az_kern_attention_forward(a->att, a->lse, a->q, cached ? tokens->opt_cache_k : a->k,
+                              cached ? tokens->opt_cache_v : a->v, tokens->seqs, tokens->n_seqs,
+                              config->H, config->G, config->K, c->work->attention_scratch);
 }
 
 void az_layer_forward(float *opt_out, const float *x, const az_config *config,
                       const az_layer *layer, const az_adapter *ads, const az_tokens *tokens,
-                      az_work *work)
+                      const az_acts *acts, unsigned have, unsigned want, az_work *work)
 {
-    const int64_t N = tokens->N, D = config->D, K = config->K;
-    const context c = {layer, ads, tokens, work};
-    const float *k = work->k, *v = work->v;
-
-    az_kern_rmsnorm_forward(work->n1, x, layer->norm1, config->norm_eps, N, D);
-    linear(work->q, work->n1, AZ_Q, &c);
-    linear(work->k, work->n1, AZ_K, &c);
-    linear(work->v, work->n1, AZ_V, &c);
-    az_kern_rope(work->q, tokens->pos, work->rope, N, config->H, K, false);
-    az_kern_rope(work->k, tokens->pos, work->rope, N, config->G, K, false);
-    if (tokens->opt_cache_k != NULL) {
-        fill_cache(config, tokens, work);
-        k = tokens->opt_cache_k;
-        v = tokens->opt_cache_v;
-    }
-    az_kern_attention_forward(work->att, work->lse, work->q, k, v, tokens->seqs, tokens->n_seqs,
-                              config->H, config->G, K, work->attention_scratch);
-    linear(work->h, work->att, AZ_O, &c);
-    az_kern_add(work->h, x, (size_t)(N * D));
-
-    az_kern_rmsnorm_forward(work->n2, work->h, layer->norm2, config->norm_eps, N, D);
-    linear(work->g, work->n2, AZ_GATE, &c);
-    linear(work->u, work->n2, AZ_UP, &c);
-    az_kern_silu_gate_forward(work->a, work->g, work->u, (size_t)(N * config->F));
-    linear(opt_out, work->a, AZ_DOWN, &c);
+    const int64_t N = tokens->N, D = config->D;
+    const az_acts *a = acts;
+    const context c = {layer, ads, tokens, acts, work};
+    unsigned run = want & ~have;
     if (opt_out != NULL)
-        az_kern_add(opt_out, work->h, (size_t)(N * D));
+        run |= AZ_STAGE_DOWN | (AZ_STAGE_O & ~have);
+    for (unsigned s = AZ_STAGE_DOWN; s > AZ_STAGE_NORM1; s >>= 1)
+        if ((run & s) != 0)
+            run |= s >> 1 & ~have;
+
+    if (run & AZ_STAGE_NORM1)
+        az_kern_rmsnorm_forward(a->n1, x, layer->norm1, config->norm_eps, N, D);
+    if (run & AZ_STAGE_QKV)
+        project(a->n1, config, &c);
+    if (run & AZ_STAGE_ATTENTION)
+        attend(config, &c);
+    if (run & AZ_STAGE_O) {
+        linear(a->h, a->att, AZ_O, &c);
+        az_kern_add(a->h, x, (size_t)(N * D));
+    }
+    if (run & AZ_STAGE_NORM2)
+        az_kern_rmsnorm_forward(a->n2, a->h, layer->norm2, config->norm_eps, N, D);
+    if (run & AZ_STAGE_GATE_UP) {
+        linear(a->g, a->n2, AZ_GATE, &c);
+        linear(a->u, a->n2, AZ_UP, &c);
+    }
+    if (run & AZ_STAGE_SILU)
+        az_kern_silu_gate_forward(a->a, a->g, a->u, (size_t)(N * config->F));
+    if (run & AZ_STAGE_DOWN)
+        linear(opt_out, a->a, AZ_DOWN, &c);
+    if (opt_out != NULL)
+        az_kern_add(opt_out, a->h, (size_t)(N * D));
 }
 
-/* Depth of a linear within its layer, from the input up. */
-static const int depth[AZ_N_LINEARS] = {
-    [AZ_Q] = 0, [AZ_K] = 0, [AZ_V] = 0, [AZ_O] = 1, [AZ_GATE] = 2, [AZ_UP] = 2, [AZ_DOWN] = 3};
-
 void az_layer_backward(float *d, const float *x, const az_config *config, const az_layer *layer,
-                       const az_adapter *ads, const az_tokens *tokens, az_work *work, bool lowest)
+                       const az_adapter *ads, const az_tokens *tokens, const az_acts *acts,
+                       az_work *work, bool lowest)
 {
     const int64_t N = tokens->N, D = config->D, K = config->K;
-    const context c = {layer, ads, tokens, work};
-    int stop = -1; /* depth below which nothing is wanted */
-    if (lowest) {
-        stop = 4;
-        for (int i = 0; i < AZ_N_LINEARS; i++)
-            if (ads[i].R > 0 && depth[i] < stop)
-                stop = depth[i];
-    }
-#define WANTED(at) (stop < (at))
-    linear_backward(WANTED(3) ? work->da : NULL, d, work->a, AZ_DOWN, false, &c);
+    const az_acts *a = acts;
+    const context c = {layer, ads, tokens, acts, work};
+    int64_t R[AZ_N_LINEARS];
+    for (int i = 0; i < AZ_N_LINEARS; i++)
+        R[i] = ads[i].R;
+    const int end = depth_of_end(R, lowest);
+#define WANTED(at) (end < (at))
+    linear_backward(WANTED(3) ? work->da : NULL, d, a->a, AZ_DOWN, false, &c);
     if (!WANTED(3))
         return;
-    az_kern_silu_gate_backward(work->dg, work->du, work->da, work->g, work->u,
-                               (size_t)(N * config->F));
+    az_kern_silu_gate_backward(work->dg, work->du, work->da, a->g, a->u, (size_t)(N * config->F));
     float *dn = WANTED(2) ? work->dn : NULL;
-    linear_backward(dn, work->dg, work->n2, AZ_GATE, false, &c);
-    linear_backward(dn, work->du, work->n2, AZ_UP, true, &c);
+    linear_backward(dn, work->dg, a->n2, AZ_GATE, false, &c);
+    linear_backward(dn, work->du, a->n2, AZ_UP, true, &c);
     if (!WANTED(2))
         return;
-    az_kern_rmsnorm_backward(d, dn, work->h, layer->norm2, config->norm_eps, N, D);
+    az_kern_rmsnorm_backward(d, dn, a->h, layer->norm2, config->norm_eps, N, D);
 
-    linear_backward(WANTED(1) ? work->datt : NULL, d, work->att, AZ_O, false, &c);
+    linear_backward(WANTED(1) ? work->datt : NULL, d, a->att, AZ_O, false, &c);
     if (!WANTED(1))
         return;
-    az_kern_attention_backward(work->dq, work->dk, work->dv, work->datt, work->att, work->lse,
-                               work->q, work->k, work->v, tokens->seqs, tokens->n_seqs, config->H,
-                               config->G, K, work->attention_scratch);
+    az_kern_attention_backward(work->dq, work->dk, work->dv, work->datt, a->att, a->lse, a->q, a->k,
+                               a->v, tokens->seqs, tokens->n_seqs, config->H, config->G, K,
+                               work->attention_scratch);
     az_kern_rope(work->dq, tokens->pos, work->rope, N, config->H, K, true);
     az_kern_rope(work->dk, tokens->pos, work->rope, N, config->G, K, true);
     dn = WANTED(0) ? work->dn : NULL;
-    linear_backward(dn, work->dq, work->n1, AZ_Q, false, &c);
-    linear_backward(dn, work->dk, work->n1, AZ_K, true, &c);
-    linear_backward(dn, work->dv, work->n1, AZ_V, true, &c);
+    linear_backward(dn, work->dq, a->n1, AZ_Q, false, &c);
+    linear_backward(dn, work->dk, a->n1, AZ_K, true, &c);
+    linear_backward(dn, work->dv, a->n1, AZ_V, true, &c);
     if (WANTED(0))
         az_kern_rmsnorm_backward(d, dn, x, layer->norm1, config->norm_eps, N, D);
 #undef WANTED

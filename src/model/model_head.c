@@ -8,7 +8,7 @@
 #include "model/block.h"
 
 void az_head_carve(az_head *head, az_arena *arena, const az_config *config, int64_t N,
-                   int64_t N_back, int64_t rows)
+                   int64_t N_back, int64_t rows, const az_head *opt_first)
 {
     const size_t n = (size_t)N, D = (size_t)config->D;
     *head = (az_head){.N = N, .rows = rows};
@@ -19,6 +19,11 @@ void az_head_carve(az_head *head, az_arena *arena, const az_config *config, int6
     head->max = az_arena_take(arena, n, sizeof(float));
     head->hit = az_arena_take(arena, n, sizeof(float));
     head->sum = az_arena_take(arena, n, sizeof(double));
+    if (opt_first != NULL) {
+        head->logits = opt_first->logits;
+        head->linear_scratch = opt_first->linear_scratch;
+        return;
+    }
     head->logits = az_arena_take(arena, (size_t)(AZ_HEAD_TOKENS * rows), sizeof(float));
     head->linear_scratch = az_arena_take(arena, az_kern_linear_scratch(), sizeof(float));
 }

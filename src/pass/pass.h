@@ -1,7 +1,16 @@
-/* pass: micro-batches through the sharded model. Every rank gathers the same units in the
- * same order, with a micro-batch or without one. All calls but create and destroy are Collective
- * and allocate nothing. They fail only with AZ_ESTOP, on all ranks at the same unit, if one was
- * asked to stop; what they were to fill is then unfinished. */
+/* pass: micro-batches through the sharded model and back.
+ *
+ * A group of micro-batches passes through a unit while it is gathered: one (depth-first), or all of
+ * the step (layer-major), or any number between. Kept of forward is the input of each layer from
+ * the lowest adapted one on, and by a layer's level more of its activations. None of this changes a
+ * bit: each micro-batch is computed for itself, and sums over micro-batches are exact.
+ *
+ * Every rank gathers the same units in the same order, with a micro-batch or without one. All calls
+ * but create, destroy and the pure ones are Collective and allocate nothing. They fail only with
+ * AZ_ESTOP, on all ranks at the same unit, if one was asked to stop; what they were to fill is then
+ * unfinished.
+ *
+ * Contents: the order of units; create; passes; what they cost. */
 #ifndef AZ_PASS_PASS_H
 #define AZ_PASS_PASS_H
 
@@ -15,6 +24,25 @@
 
 typedef struct az_pass az_pass;
 
+/* ---- the order of units ---- */
+
+/* How a model is cut. Units are numbered in model order, as the shard numbers them: pieces of the
+ * embedding, layers, norm, pieces of the head (tied: those of the embedding are the head's). */
+typedef struct {
+    int n_embed, n_layers, n_head;
+    bool tied;
+    int lowest;        /* lowest adapted layer; -1: none */
+    int64_t head_rows; /* of the largest piece of the head */
+} az_pass_units;
+
+/* The units in the order in which a pass gathers them: forward to the head, and in training once
+ * more over a head of several pieces and back to the lowest adapted layer. The list is the same for
+ * any group, and a step is that list once a group. Returns its length; opt_program gets the
+ * numbers. Pure. */
+int az_pass_list_program(int *opt_program, const az_pass_units *units, bool training);
+
+/* ---- create ---- */
+
 /* The model that is passed through; all borrowed. */
 typedef struct {
     az_comm *comm;
@@ -25,41 +53,49 @@ typedef struct {
     az_params *params;        /* the adapter's */
 } az_model_parts;
 
-/* ---- the order of units ---- */
-
-/* How a model is cut. Units are numbered in model order, as the shard numbers them: pieces of the
- * embedding, layers, norm, pieces of the head (tied: those of the embedding are the head's). */
-typedef struct {
-    int n_embed, n_layers, n_head;
-    bool tied;
-    int lowest; /* lowest adapted layer; -1: none */
-} az_pass_units;
-
-/* The units in the order in which a pass gathers them: forward to the head, and in training once
- * more over a head of several pieces and back to the lowest adapted layer. All micro-batches of a
- * group pass through a unit while it is gathered, so the list is the same for any group, and a step
- * is that list once a group. Returns its length; opt_program gets the numbers. Pure. */
-int az_pass_list_program(int *opt_program, const az_pass_units *units, bool training);
-
-/* ---- passes ---- */
-
-/* Largest micro-batch that will come. */
+/* Largest micro-batch that will come, and how many at most pass together (0: one). */
 typedef struct {
     int64_t tokens, targets, longest;
     int sequences;
+    int group;
 } az_pass_limits;
 
-/* forward: what comes to az_pass_eval and az_pass_logits; opt_backward: to az_pass_train, NULL:
- * nothing. Collective. */
+/* What is kept of a layer's forward besides its input. */
+typedef enum {
+    AZ_LEVEL_RECOMPUTE, /* nothing: all is computed again */
+    AZ_LEVEL_CHEAP, /* outputs of products and of attention; norms and gate are computed again */
+    AZ_LEVEL_KEEP   /* all that backward reads */
+} az_level;
+
+typedef struct {
+    az_pass_limits forward;     /* of az_pass_eval and az_pass_logits */
+    az_pass_limits backward;    /* of az_pass_train; tokens 0: there is no training */
+    const az_level *opt_levels; /* [L]; NULL: recompute. Layers below the lowest adapted one keep
+                                   nothing, whatever is said here */
+} az_pass_options;
+
+/* Collective. */
 az_err az_pass_create(az_pass **out_pass, const az_model_parts *parts,
-                      const az_pass_limits *forward, const az_pass_limits *opt_backward);
+                      const az_pass_options *options);
 void az_pass_destroy(az_pass *opt_pass);
-/* Forward and backward of one micro-batch (B = 0: none, gathers only). Loss and gradients, times
- * scale, are added to optim; step and seed name the dropout masks. */
-az_err az_pass_train(az_pass *pass, const az_batch *batch, double scale, uint64_t seed,
-                     int64_t step, az_optim *optim);
-/* Sum of the negative log-likelihoods of the micro-batch's targets; 0 for none. */
-az_err az_pass_eval(double *out_loss, az_pass *pass, const az_batch *batch);
+/* Bytes that create allocates, from the sizes alone. Pure. */
+size_t az_pass_measure(const az_config *config, const az_lora *lora, const az_pass_units *units,
+                       const az_pass_options *options);
+size_t az_pass_get_bytes(const az_pass *pass);
+/* The largest group: of az_pass_train, or of az_pass_eval. */
+int az_pass_get_group(const az_pass *pass, bool training);
+
+/* ---- passes ---- */
+
+/* Forward and backward of this rank's micro-batches of n rounds of the schedule's step, from round
+ * first on; n is at most the group. Losses and gradients, times scale, are added to optim; step and
+ * seed name the dropout masks. */
+az_err az_pass_train(az_pass *pass, az_schedule *schedule, int first, int n, double scale,
+                     uint64_t seed, int64_t step, az_optim *optim);
+/* Sums of the negative log-likelihoods of the targets of n micro-batches; 0 where there is none.
+ * losses [n], valid until the next pass. */
+az_err az_pass_eval(const double **out_losses, az_pass *pass, az_schedule *schedule, int first,
+                    int n);
 
 /* Tokens for which logits are wanted: new tokens of sequences whose earlier keys and values may lie
  * in a cache. */
@@ -84,6 +120,27 @@ typedef struct {
     double longest_unit; /* between two units, where a pass can be stopped */
 } az_pass_times;
 az_pass_times az_pass_get_times(const az_pass *pass);
-size_t az_pass_get_bytes(const az_pass *pass);
+
+/* ---- what they cost ---- */
+
+/* Floating-point operations for one token. */
+typedef struct {
+    double forward, backward;
+    double recompute[AZ_LEVEL_KEEP + 1]; /* by level */
+} az_flops;
+
+/* Of a decoder layer with adapters of ranks R [AZ_N_LINEARS], where a query sees keys other tokens'
+ * keys in the mean. W: elements of the seven weights, P: sum over pairs of R (in + out).
+ *   forward    2 W + 4 H K keys + 2 P
+ *   backward   2 W + 10 H K keys + 4 P    products with the frozen weights for the input alone
+ *   recompute  forward without the product of down; cheap and keep: none
+ * Norms, rotary, gate and dropout are left out. lowest: the lowest adapted layer, whose backward
+ * ends at its lowest adapted linear. Pure. */
+az_flops az_flops_of_layer(const az_config *config, const int64_t *R, double keys, bool lowest);
+/* Of the head, for one target: forward 2 D V, backward 2 D V; a head of several pieces makes its
+ * logits again: recompute 2 D V (at all levels). Pure. */
+az_flops az_flops_of_head(const az_config *config, int n_head);
+/* Ranks of a layer's adapters, R [AZ_N_LINEARS]. Pure. */
+void az_pass_get_ranks(int64_t *R, const az_lora *lora, int layer);
 
 #endif

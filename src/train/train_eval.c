@@ -49,7 +49,7 @@ void az_eval_destroy(az_eval *opt_eval)
 
 void az_eval_get_limits(const az_eval *eval, az_pass_limits *out_limits)
 {
-    out_limits->longest = eval->set->longest;
+    *out_limits = (az_pass_limits){.longest = eval->set->longest};
     az_schedule_get_max(eval->schedule, &out_limits->tokens, &out_limits->sequences,
                         &out_limits->targets);
 }
@@ -62,12 +62,13 @@ az_err az_eval_run(az_eval_result *out_result, az_eval *eval, az_pass *pass)
     const double begin = az_now(), n_targets = (double)step->n_targets;
     const double limit = AZ_FIXED_RANGE / step->n_micro;
     int64_t sums[N_SUMS] = {0};
-    az_batch batch;
-    for (int round = 0; round < step->n_rounds; round++) {
-        az_schedule_get_batch(eval->schedule, round, &batch);
-        double loss = 0;
-        AZ_TRY(az_pass_eval(&loss, pass, &batch));
-        sums[LOSS] += az_kern_to_fixed(loss / n_targets, limit, &sums[OVERFLOW]);
+    const int group = az_pass_get_group(pass, false);
+    for (int round = 0; round < step->n_rounds; round += group) {
+        const int left = step->n_rounds - round, n = left < group ? left : group;
+        const double *losses;
+        AZ_TRY(az_pass_eval(&losses, pass, eval->schedule, round, n));
+        for (int i = 0; i < n; i++)
+            sums[LOSS] += az_kern_to_fixed(losses[i] / n_targets, limit, &sums[OVERFLOW]);
     }
     az_comm_sum_i64(eval->engine->comm, sums, N_SUMS);
     const double loss = sums[OVERFLOW] == 0 ? (double)sums[LOSS] * AZ_FIXED_UNIT : NAN;

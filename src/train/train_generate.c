@@ -176,7 +176,7 @@ out:
     err = az_comm_agree(g->engine->comm, err);
     const az_model_parts parts = az_engine_get_parts(g->engine);
     if (err == AZ_OK)
-        err = az_pass_create(&g->pass, &parts, &limits, NULL);
+        err = az_pass_create(&g->pass, &parts, &(az_pass_options){.forward = limits});
     return err;
 }
 

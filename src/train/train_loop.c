@@ -5,8 +5,8 @@
  * does what is left of that step first, and ends with the bits of an undisturbed one.
  *
  * One step: the schedule names the step's micro-batches; in each round every rank passes one of
- * them (or none) through the model; the optimizer sums gradients over ranks and updates; the report
- * tells. */
+ * them (or none) through the model, several rounds at a time where the pass takes them; the
+ * optimizer sums gradients over ranks and updates; the report tells. */
 #include <config.h>
 
 #include <math.h>
@@ -111,16 +111,17 @@ static az_err step(az_run *r)
 {
     az_err err = AZ_OK;
     az_step info;
-    az_batch batch;
     const int64_t s = r->trainer.step;
     const uint64_t seed = (uint64_t)az_deck_int(r->deck, "train.seed");
     const double lr = az_lr_get(&r->lr, s);
     az_watch_enter(r->comm, AZ_PHASE_STEP, s + 1);
     az_schedule_set_step(r->schedule, s, &info);
     az_optim_begin(r->optim, info.n_micro);
-    for (int round = 0; round < info.n_rounds; round++) {
-        az_schedule_get_batch(r->schedule, round, &batch);
-        AZ_TRY(az_pass_train(r->pass, &batch, 1 / (double)info.n_targets, seed, s, r->optim));
+    const int group = az_pass_get_group(r->pass, true);
+    for (int round = 0; round < info.n_rounds; round += group) {
+        const int left = info.n_rounds - round;
+        AZ_TRY(az_pass_train(r->pass, r->schedule, round, left < group ? left : group,
+                             1 / (double)info.n_targets, seed, s, r->optim));
     }
     const double begin = az_now();
     az_optim_result result = az_optim_step(r->optim, lr);

@@ -74,12 +74,30 @@ out:
 /* One workspace serves training and evaluation; what only backward needs is sized for training. */
 static az_err open_pass(az_run *r)
 {
-    az_pass_limits train = {.longest = r->train.longest}, eval = {0};
-    az_schedule_get_max(r->schedule, &train.tokens, &train.sequences, &train.targets);
+    az_err err;
+    az_pass_options options = {.backward.longest = r->train.longest};
+    az_pass_limits *train = &options.backward;
+    az_level *levels = NULL;
+    const int L = (int)r->engine.config.L;
+    const char *accumulation = az_deck_string(r->deck, "shard.accumulation"),
+               *activations = az_deck_string(r->deck, "shard.activations");
+    err = AZ_NEW(levels, (size_t)L, "activations");
+    AZ_TRY(az_comm_agree(r->comm, err));
+    for (int l = 0; l < L; l++)
+        levels[l] = strcmp(activations, "keep") == 0    ? AZ_LEVEL_KEEP
+                    : strcmp(activations, "cheap") == 0 ? AZ_LEVEL_CHEAP
+                                                        : AZ_LEVEL_RECOMPUTE;
+    options.opt_levels = levels;
+    az_schedule_get_max(r->schedule, &train->tokens, &train->sequences, &train->targets);
+    if (strcmp(accumulation, "layer_major") == 0)
+        train->group = az_schedule_count_rounds(r->schedule);
     if (r->eval != NULL)
-        az_eval_get_limits(r->eval, &eval);
+        az_eval_get_limits(r->eval, &options.forward);
     const az_model_parts parts = az_engine_get_parts(&r->engine);
-    return az_pass_create(&r->pass, &parts, &eval, &train);
+    AZ_TRY(az_pass_create(&r->pass, &parts, &options));
+out:
+    az_free(levels);
+    return err;
 }
 
 static az_err open_optim(az_run *r)

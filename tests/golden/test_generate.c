@@ -238,7 +238,7 @@ static void feed_pieces(feeder *f, const model *m, az_pass *pass, int64_t piece)
 static bool open_pass(az_pass **out_pass, const az_engine *engine, const az_pass_limits *limits)
 {
     const az_model_parts parts = az_engine_get_parts(engine);
-    return must(az_pass_create(out_pass, &parts, limits, NULL));
+    return must(az_pass_create(out_pass, &parts, &(az_pass_options){.forward = *limits}));
 }
 
 static void test_logits(model *m)

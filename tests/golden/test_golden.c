@@ -82,6 +82,32 @@ static void check_gradient(az_engine *e, const int64_t *sums, const char *expect
     az_free(key);
 }
 
+/* A pass takes the memory that is told from the sizes alone. */
+static void check_measure(const az_engine *e, const az_pass_options *how, int group, az_level level)
+{
+    az_pass *pass = NULL;
+    az_level levels[16];
+    az_pass_options options = *how;
+    const az_model_parts parts = az_engine_get_parts(e);
+    const az_pass_units units = {.n_embed = az_shard_count(e->shard, AZ_UNIT_EMBED),
+                                 .n_layers = (int)e->config.L,
+                                 .n_head = az_shard_count(e->shard, AZ_UNIT_HEAD),
+                                 .tied = e->config.tied,
+                                 .lowest = az_lora_get_lowest_layer(&e->lora),
+                                 .head_rows = az_shard_get_head_rows(e->shard)};
+    CHECK(e->config.L <= 16);
+    for (int l = 0; l < 16; l++)
+        levels[l] = l % 3 == 2 ? AZ_LEVEL_RECOMPUTE : level;
+    options.backward.group = group;
+    options.opt_levels = levels;
+    const size_t before = az_mem_get_total().bytes;
+    CHECK(az_pass_create(&pass, &parts, &options) == AZ_OK);
+    const size_t bytes = az_mem_get_total().bytes - before;
+    CHECK(bytes == az_pass_get_bytes(pass));
+    CHECK(bytes == az_pass_measure(&e->config, &e->lora, &units, &options));
+    az_pass_destroy(pass);
+}
+
 /* Loss and gradients of the first step of the folder's deck. */
 static void check_first(const az_deck *deck, const char *expect)
 {
@@ -98,10 +124,14 @@ static void check_first(const az_deck *deck, const char *expect)
     const az_batching batching = {.batch_size = 4, .micro_batch_size = 2};
     CHECK(az_schedule_create(&schedule, &set, &batching, 0, az_comm_size(comm),
                              az_comm_rank(comm)) == AZ_OK);
-    az_pass_limits limits = {.longest = set.longest};
-    az_schedule_get_max(schedule, &limits.tokens, &limits.sequences, &limits.targets);
+    az_pass_options how = {.backward.longest = set.longest};
+    az_schedule_get_max(schedule, &how.backward.tokens, &how.backward.sequences,
+                        &how.backward.targets);
     const az_model_parts parts = az_engine_get_parts(&e);
-    CHECK(az_pass_create(&pass, &parts, &(az_pass_limits){0}, &limits) == AZ_OK);
+    CHECK(az_pass_create(&pass, &parts, &how) == AZ_OK);
+    check_measure(&e, &how, 0, AZ_LEVEL_RECOMPUTE);
+    check_measure(&e, &how, 3, AZ_LEVEL_CHEAP);
+    check_measure(&e, &how, 2, AZ_LEVEL_KEEP);
     const az_optim_options adamw = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
     CHECK(az_optim_create(&optim, e.params, &adamw, AZ_REDUCE_STEP, comm) == AZ_OK);
     if (n_failed > 0) {
@@ -109,13 +139,11 @@ static void check_first(const az_deck *deck, const char *expect)
         return;
     }
     az_step step;
-    az_batch batch;
     az_schedule_set_step(schedule, 0, &step);
     az_optim_begin(optim, step.n_micro);
-    for (int round = 0; round < step.n_rounds; round++) {
-        az_schedule_get_batch(schedule, round, &batch);
-        CHECK(az_pass_train(pass, &batch, 1 / (double)step.n_targets, 0, 0, optim) == AZ_OK);
-    }
+    for (int round = 0; round < step.n_rounds; round++)
+        CHECK(az_pass_train(pass, schedule, round, 1, 1 / (double)step.n_targets, 0, 0, optim) ==
+              AZ_OK);
     int64_t *sums = az_alloc((size_t)e.lora.n_elements, sizeof *sums, "test");
     az_comm_barrier(comm); /* all of the node have added */
     if (az_comm_node_rank(comm) == 0)
