@@ -1,4 +1,8 @@
-/* comm: collectives. Messages beyond the limit of one call go in pieces. */
+/* comm: collectives. Messages beyond the limit of one call go in pieces.
+ *
+ * Those that a pass over the model uses (az_comm_poll, az_comm_node_barrier, sums over a node and
+ * over lanes) wait in such a way that what goes on beside the main thread goes on: two nodes that
+ * wait for each other, one for a sum, one for a piece of the model, would stand still for ever. */
 #include <config.h>
 
 #include "comm/comm_priv.h"
@@ -32,7 +36,7 @@ void az_comm_barrier(az_comm *comm)
 {
     if (comm->alone)
         return;
-    az_watch_begin(comm->watch, AZ_CALL_BARRIER);
+    az_comm_block(comm, AZ_CALL_BARRIER);
     MPI_Barrier(comm->world);
     az_watch_end(comm->watch);
 }
@@ -41,8 +45,12 @@ void az_comm_node_barrier(az_comm *comm)
 {
     if (comm->node_size == 1)
         return;
+    MPI_Request request;
     az_watch_begin(comm->watch, AZ_CALL_BARRIER);
-    MPI_Barrier(comm->node);
+    az_progress_lock(comm);
+    MPI_Ibarrier(comm->node, &request);
+    az_progress_unlock(comm);
+    az_progress_wait(comm, &request);
     az_watch_end(comm->watch);
 }
 
@@ -52,14 +60,16 @@ unsigned az_comm_poll(az_comm *comm)
         return az_stop_get();
     az_watch_begin(comm->watch, AZ_CALL_POLL);
     if (comm->polling) {
-        MPI_Wait(&comm->poll, MPI_STATUS_IGNORE);
+        az_progress_wait(comm, &comm->poll);
         comm->polling = false;
     }
     const unsigned answer = comm->answer;
     if (answer == 0) {
         comm->asked = az_stop_get();
+        az_progress_lock(comm);
         MPI_Iallreduce(&comm->asked, &comm->answer, 1, MPI_UNSIGNED, MPI_BOR, comm->world,
                        &comm->poll);
+        az_progress_unlock(comm);
         comm->polling = true;
     }
     az_watch_end(comm->watch);
@@ -70,7 +80,7 @@ static void bcast_over(az_comm *comm, const group *g, void *buffer, size_t bytes
 {
     if (g->size == 1)
         return;
-    az_watch_begin(comm->watch, AZ_CALL_BCAST);
+    az_comm_block(comm, AZ_CALL_BCAST);
     for (size_t done = 0; done < bytes; done += comm->limit)
         MPI_Bcast((char *)buffer + done, (int)min_size(comm->limit, bytes - done), MPI_BYTE, root,
                   g->comm);
@@ -91,7 +101,7 @@ void az_comm_allgather(az_comm *comm, const void *send, size_t bytes, void *recv
     if (comm->size == 1)
         return;
     if (bytes <= comm->limit / (size_t)comm->size) {
-        az_watch_begin(comm->watch, AZ_CALL_ALLGATHER);
+        az_comm_block(comm, AZ_CALL_ALLGATHER);
         MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, recv, (int)bytes, MPI_BYTE, comm->world);
         az_watch_end(comm->watch);
         return;
@@ -116,7 +126,7 @@ static void allgatherv_over(az_comm *comm, const group *g, const void *send, voi
             comm->counts[r] = (int)counts[r];
             comm->offsets[r] = (int)offsets[r];
         }
-        az_watch_begin(comm->watch, AZ_CALL_ALLGATHERV);
+        az_comm_block(comm, AZ_CALL_ALLGATHERV);
         MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_BYTE, recv, comm->counts, comm->offsets, MPI_BYTE,
                        g->comm);
         az_watch_end(comm->watch);
@@ -152,18 +162,26 @@ static void reduce_scatter_over(az_comm *comm, const group *g, const int64_t *se
         return;
     }
     int64_t piece = (int64_t)(comm->limit / sizeof *send);
+    MPI_Request request;
     az_watch_begin(comm->watch, AZ_CALL_REDUCE_SCATTER);
     if (total <= piece) {
         for (int r = 0; r < g->size; r++)
             comm->counts[r] = (int)counts[r];
-        MPI_Reduce_scatter(send, recv, comm->counts, MPI_INT64_T, MPI_SUM, g->comm);
+        az_progress_lock(comm);
+        MPI_Ireduce_scatter(send, recv, comm->counts, MPI_INT64_T, MPI_SUM, g->comm, &request);
+        az_progress_unlock(comm);
+        az_progress_wait(comm, &request);
         az_watch_end(comm->watch);
         return;
     }
     for (int r = 0; r < g->size; send += counts[r++])
-        for (int64_t done = 0; done < counts[r]; done += piece)
-            MPI_Reduce(send + done, recv + done, (int)az_min_i64(piece, counts[r] - done),
-                       MPI_INT64_T, MPI_SUM, r, g->comm);
+        for (int64_t done = 0; done < counts[r]; done += piece) {
+            az_progress_lock(comm);
+            MPI_Ireduce(send + done, recv + done, (int)az_min_i64(piece, counts[r] - done),
+                        MPI_INT64_T, MPI_SUM, r, g->comm, &request);
+            az_progress_unlock(comm);
+            az_progress_wait(comm, &request);
+        }
     az_watch_end(comm->watch);
 }
 
@@ -187,10 +205,15 @@ static void reduce_over(az_comm *comm, MPI_Comm over, void *values, size_t n, MP
                         MPI_Op op)
 {
     size_t piece = comm->limit / 8;
+    MPI_Request request;
     az_watch_begin(comm->watch, AZ_CALL_ALLREDUCE);
-    for (size_t done = 0; done < n; done += piece)
-        MPI_Allreduce(MPI_IN_PLACE, (char *)values + 8 * done, (int)min_size(piece, n - done), type,
-                      op, over);
+    for (size_t done = 0; done < n; done += piece) {
+        az_progress_lock(comm);
+        MPI_Iallreduce(MPI_IN_PLACE, (char *)values + 8 * done, (int)min_size(piece, n - done),
+                       type, op, over, &request);
+        az_progress_unlock(comm);
+        az_progress_wait(comm, &request);
+    }
     az_watch_end(comm->watch);
 }
 

@@ -66,11 +66,13 @@ static void release(az_comm *comm)
     az_free(comm->node_ranks);
 }
 
-/* OpenMP's threads are there while the first one calls MPI. */
-static az_err check_threads(void)
+/* OpenMP's threads are there while the first one calls MPI; a thread of our own calls it in turn
+ * with the first where that is allowed. */
+static az_err check_threads(az_comm *comm)
 {
     int level;
     MPI_Query_thread(&level);
+    comm->serialized = level >= MPI_THREAD_SERIALIZED;
     if (level >= MPI_THREAD_FUNNELED)
         return AZ_OK;
     return az_fail(AZ_EENV,
@@ -85,7 +87,7 @@ static az_err prepare(az_comm *comm)
     az_err err;
     AZ_TRY(AZ_NEW(comm->counts, (size_t)comm->size, "communication"));
     AZ_TRY(AZ_NEW(comm->offsets, (size_t)comm->size, "communication"));
-    AZ_TRY(check_threads());
+    AZ_TRY(check_threads(comm));
     AZ_TRY(check_singleton(comm));
 out:
     return err;
@@ -99,7 +101,7 @@ az_err az_comm_init(az_comm **out_comm, int *argc, char ***argv)
     *out_comm = NULL;
     MPI_Initialized(&ready);
     if (!ready)
-        MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &level);
+        MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &level);
     world.started_mpi = !ready;
     MPI_Comm_dup(MPI_COMM_WORLD, &world.world);
     MPI_Comm_rank(world.world, &world.rank);
@@ -242,7 +244,7 @@ az_err az_comm_agree(az_comm *comm, az_err err)
         return err;
     int mine = err != AZ_OK ? comm->rank : comm->size, first;
     static char text[AZ_ERR_MAX];
-    az_watch_begin(comm->watch, AZ_CALL_AGREE);
+    az_comm_block(comm, AZ_CALL_AGREE);
     MPI_Allreduce(&mine, &first, 1, MPI_INT, MPI_MIN, comm->world);
     if (first == comm->size) {
         az_watch_end(comm->watch);

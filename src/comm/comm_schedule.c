@@ -48,6 +48,12 @@ void az_schedule_fini(az_schedule *c)
     *c = (az_schedule){0};
 }
 
+size_t az_schedule_measure(int n_items, int n_slots, int longest)
+{
+    return (size_t)n_items * (sizeof(bool) + sizeof(int)) + (size_t)n_slots * 5 * sizeof(int) +
+           (size_t)longest * (3 * sizeof(int) + sizeof(az_fetch));
+}
+
 void az_schedule_forget(az_schedule *c)
 {
     for (int s = 0; s < c->n_slots; s++)

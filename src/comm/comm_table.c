@@ -56,7 +56,8 @@ static const char *const calls[AZ_N_CALLS] = {[AZ_CALL_NONE] = "none",
                                               [AZ_CALL_ALLGATHER] = "allgather",
                                               [AZ_CALL_ALLGATHERV] = "allgatherv",
                                               [AZ_CALL_REDUCE_SCATTER] = "reduce_scatter",
-                                              [AZ_CALL_ALLREDUCE] = "allreduce"};
+                                              [AZ_CALL_ALLREDUCE] = "allreduce",
+                                              [AZ_CALL_GATHER] = "gather"};
 
 /* ---- 1. what the records say ---- */
 

@@ -29,6 +29,8 @@ typedef struct {
 /* Slots are empty; all items are whole until cut says otherwise. Local. */
 az_err az_schedule_init(az_schedule *schedule, int n_items, int n_slots, int longest);
 void az_schedule_fini(az_schedule *schedule);
+/* Bytes that az_schedule_init allocates. Pure. */
+size_t az_schedule_measure(int n_items, int n_slots, int longest);
 /* Choose the slots for a program of n items, from what the slots hold. Local, allocates nothing. */
 void az_schedule_make(az_schedule *schedule, const int *program, int n);
 /* The walk has ended after n_released positions: what the slots hold then. Returns how many fetches

@@ -39,6 +39,7 @@ typedef enum {
     AZ_CALL_ALLGATHERV,
     AZ_CALL_REDUCE_SCATTER,
     AZ_CALL_ALLREDUCE,
+    AZ_CALL_GATHER,
     AZ_N_CALLS
 } az_call;
 
