@@ -483,6 +483,16 @@ const az_key az_keys[] = {
          "that nothing is gathered; auto is node on one node, and on several if the base takes "
          "at most 70 % of each node's memory.",
      .resume = true},
+    {.name = "shard.progress",
+     .type = AZ_TYPE_CHOICE,
+     .choices = "auto|thread|poll",
+     .fallback = "auto",
+     .text =
+         "Who keeps units coming from other nodes while a rank computes: thread is a thread beside "
+         "the computing ones, which is nearly always asleep, but wakes often; poll is the rank "
+         "itself, between units and where it waits, so that a unit comes mostly while it waits; "
+         "auto is thread where MPI allows one (MPI_THREAD_SERIALIZED), else poll.",
+     .resume = true},
     {.name = "shard.reduce",
      .type = AZ_TYPE_CHOICE,
      .choices = "auto|step|unit",
