@@ -45,6 +45,14 @@ const az_key az_keys[] = {
      .needed = "*",
      .text = "Hugging Face directory of the base model: config.json, safetensors, tokenizer.json.",
      .resume = true},
+    {.name = "model.load",
+     .type = AZ_TYPE_CHOICE,
+     .choices = "auto|job|node",
+     .fallback = "auto",
+     .text = "Who reads the base. job: each byte is read from the file system once, and goes from "
+             "node to node. node: each node reads what it keeps whole (nodes with fast disks of "
+             "their own). auto is job.",
+     .resume = true},
 
     /* ---- data */
     {.name = "data.files",
@@ -478,10 +486,27 @@ const az_key az_keys[] = {
      .choices = "auto|world|node",
      .fallback = "auto",
      .text =
-         "Over which ranks the base is cut: world is all of them, each unit is gathered when it "
-         "is needed; node is those of a node, which hold one copy in memory that they share, so "
-         "that nothing is gathered; auto is node on one node, and on several if the base takes "
-         "at most 70 % of each node's memory.",
+         "Over what the base is cut. node: not at all; the ranks of each node hold one copy in "
+         "memory that they share, so that nothing is gathered. world: over the nodes; each unit "
+         "is brought together when it is needed, but for those that stay (shard.resident). auto "
+         "is node on one node, and on several if the base takes at most 70 % of each node's "
+         "memory.",
+     .resume = true},
+    {.name = "shard.resident",
+     .type = AZ_TYPE_REAL,
+     .lo = 0,
+     .hi = 1,
+     .absent = "0",
+     .text = "Scope world: which part of the base that a node would otherwise gather stays with it "
+             "instead, 0 to 1; what is gathered falls in proportion.",
+     .resume = true},
+    {.name = "shard.slots",
+     .type = AZ_TYPE_INT,
+     .ilo = 1,
+     .ihi = 64,
+     .absent = "2",
+     .text = "Scope world: how many gathered units a node may hold at a time, those under way "
+             "included.",
      .resume = true},
     {.name = "shard.progress",
      .type = AZ_TYPE_CHOICE,

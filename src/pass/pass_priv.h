@@ -18,7 +18,6 @@ typedef struct {
     az_batch batch;
     az_tokens tokens;
     size_t cache_stride; /* elements of one layer's cache, which tokens refers to for layer 0 */
-    int at;              /* next unit of the program */
     double entered;      /* clock at the last unit; 0: none */
     double mark;         /* clock at the last lap */
 } az_walk;

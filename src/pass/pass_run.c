@@ -14,7 +14,7 @@
 /* Add the time since the last lap to a counter, less what the gathers in between took. */
 static void lap(az_pass *p, double *counter)
 {
-    const double now = az_now(), gather = az_shard_get_stats(p->m.shard).gather_s;
+    const double now = az_now(), gather = az_shard_get_stats(p->m.shard).waited_s;
     *counter += now - p->now.mark - (gather - p->times.gather);
     p->times.gather = gather;
     p->now.mark = now;
@@ -27,23 +27,8 @@ static void begin(az_pass *p, const az_walk *walk)
     p->now.mark = az_now();
     p->held_layer = -1;
     AZ_ASSERT(walk->n >= 0 && walk->n <= (walk->training ? p->back.group : p->most.group));
-    az_pass_list_program(p->program, &p->units, walk->training);
-}
-
-/* The number of a unit in the order of the model. */
-static int unit_of(const az_pass *p, az_unit_kind kind, int i)
-{
-    const int norm = p->units.n_embed + p->units.n_layers;
-    switch (kind) {
-    case AZ_UNIT_EMBED:
-        return i;
-    case AZ_UNIT_LAYER:
-        return p->units.n_embed + i;
-    case AZ_UNIT_NORM:
-        return norm;
-    default:
-        return p->units.tied ? i : norm + 1 + i;
-    }
+    const int n_program = az_pass_list_program(p->program, &p->units, walk->training);
+    az_shard_begin(p->m.shard, p->program, n_program);
 }
 
 /* The boundary between two units: all ranks gather the next one, or none does because one was asked
@@ -57,8 +42,6 @@ static az_err enter(az_pass *p, az_unit_kind kind, int i)
     p->now.entered = now;
     if (reasons != 0)
         return az_fail(AZ_ESTOP, "stopped by %s", az_stop_name(reasons));
-    AZ_ASSERT(p->program[p->now.at] == unit_of(p, kind, i));
-    p->now.at++;
     az_shard_gather(p->m.shard, kind, i);
     return AZ_OK;
 }
@@ -376,6 +359,7 @@ az_err az_pass_train(az_pass *pass, az_schedule *schedule, int first, int n, dou
         az_optim_add_loss(optim, pass->losses[s] * scale);
     AZ_TRY(backward(pass, optim));
 out:
+    az_shard_end(pass->m.shard);
     return err;
 }
 
@@ -388,6 +372,7 @@ az_err az_pass_eval(const double **out_losses, az_pass *pass, az_schedule *sched
     AZ_TRY(head(pass, 0));
     *out_losses = pass->losses;
 out:
+    az_shard_end(pass->m.shard);
     return err;
 }
 
@@ -421,6 +406,7 @@ az_err az_pass_logits(az_pass *pass, const az_feed *feed, float *logits)
     }
     lap(p, &p->times.head);
 out:
+    az_shard_end(pass->m.shard);
     return err;
 }
 

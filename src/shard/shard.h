@@ -85,41 +85,70 @@ az_shard_sizes az_shard_measure(const az_unit_list *list, const bool *resident, 
 typedef enum { AZ_SCOPE_AUTO, AZ_SCOPE_WORLD, AZ_SCOPE_NODE } az_scope;
 #define AZ_SHARD_NODE_SHARE 0.7
 
-/* Cut the model and read this rank's slices. In scope node the copy is protected against writing
+/* Who reads. job: each byte is read from the files once, and comes from node to node where it is
+ * resident. node: each node reads what is resident there, its ranks a part each; of cut units each
+ * byte is read once. auto: job. */
+typedef enum { AZ_LOAD_AUTO, AZ_LOAD_JOB, AZ_LOAD_NODE } az_load_way;
+
+#define AZ_SHARD_SLOTS 2 /* where nobody asks for another number */
+
+typedef struct {
+    az_scope scope;
+    const bool *opt_resident; /* [n_units] which are resident; scope and share have no say then */
+    double share;             /* scope world: the part of az_shard_count_excess to be spent */
+    int n_slots;              /* for cut units: how many may be there at a time, or under way */
+    az_load_way load;
+    bool poison; /* hand out private copies, filled with NaN when they are released (tests) */
+} az_shard_options;
+
+/* Cut the model, take memory, read this rank's part. What is held is protected against writing
  * afterwards, and nodes whose files gave other bytes than those of other nodes are a failure.
- * poison: fill what is not held with NaN, and never hand out a slice in place (tests). Collective.
- */
+ * Collective. */
 az_err az_shard_create(az_shard **out_shard, const az_config *config, const az_table *table,
-                       const az_tensor_set *set, az_comm *comm, az_scope scope, bool poison);
-/* The scope in use, never auto. Local. */
-az_scope az_shard_get_scope(const az_shard *shard);
+                       const az_tensor_set *set, az_comm *comm, const az_shard_options *options);
 void az_shard_destroy(az_shard *opt_shard);
+/* node where every unit is resident, else world. Local. */
+az_scope az_shard_get_scope(const az_shard *shard);
+/* The units, and which of them are resident. Local. */
+const az_unit_list *az_shard_get_units(const az_shard *shard);
+bool az_shard_is_resident(const az_shard *shard, int unit);
 /* Units of a kind: pieces of the table, layers, 1. */
 int az_shard_count(const az_shard *shard, az_unit_kind kind);
 /* Largest number of rows of a head piece. */
 int64_t az_shard_get_head_rows(const az_shard *shard);
-/* Bring unit i of a kind together. One unit at a time. Collective. */
+
+/* Say in which order units (numbers in az_unit_list) will be gathered, so that they can be under
+ * way before they are asked for. program is borrowed until az_shard_end, and the same on all ranks;
+ * so is where it is ended, early or not. Collective. */
+void az_shard_begin(az_shard *shard, const int *program, int n);
+void az_shard_end(az_shard *shard);
+/* Bring unit i of a kind together: the program's next one, or (outside of begin and end) any. One
+ * unit at a time. Collective. */
 void az_shard_gather(az_shard *shard, az_unit_kind kind, int i);
 /* Views into the gathered unit, valid until it is released. */
 void az_shard_get_layer(const az_shard *shard, az_layer *out_layer);
 /* The piece (or the norm) and its first row. */
 az_view az_shard_get_piece(const az_shard *shard, int64_t *opt_row0);
 void az_shard_release(az_shard *shard);
+
 /* A number that stands for the model: all its tensors, and what of its config has a part in what is
- * computed. It is taken while the slices are read, and does not depend on the number of ranks, nor
+ * computed. It is taken while the base is read, and does not depend on the number of ranks, nor
  * on how tensors are spread over files. The same on all ranks. Local. */
 uint64_t az_shard_get_fingerprint(const az_shard *shard);
 /* The same number, from the files alone, a piece at a time. Local. */
 az_err az_shard_fingerprint_files(uint64_t *out, const az_config *config, const az_table *table,
                                   const az_tensor_set *set);
-/* Hash of this rank's slices, or of the node's copy. Local. */
+/* Hash of what this node holds. Local. */
 uint64_t az_shard_hash(const az_shard *shard);
-/* Bytes of the base on this rank, or (scope node) on this node; bytes of the slot that a gathered
- * unit fills; seconds and bytes of gathers so far. */
+
 typedef struct {
-    size_t slice_bytes, slot_bytes, base_bytes;
-    double gather_s;
-    int64_t gathers, gathered_bytes;
+    az_shard_sizes sizes;
+    size_t base_bytes, resident_bytes; /* of all units, of the resident ones */
+    int n_units, n_resident;
+    /* So far. */
+    double waited_s;        /* by this rank, for units that were not there */
+    int64_t gathers;        /* units asked for */
+    int64_t received_bytes; /* brought to this node from others by all its ranks */
 } az_shard_stats;
 az_shard_stats az_shard_get_stats(const az_shard *shard);
 

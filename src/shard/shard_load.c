@@ -1,4 +1,4 @@
-/* shard: the bytes of this rank's slices, read from the files that hold them. */
+/* shard: the base's bytes, read from the files that hold them, and completed from node to node. */
 #include <config.h>
 
 #include <unistd.h>
@@ -38,24 +38,104 @@ static az_err load_part(char *dest, uint64_t *io_sum, const az_member *m, size_t
                       io_fd, io_file);
 }
 
-az_err az_shard_load(az_shard *shard, const az_tensor_set *set)
+/* What this rank reads of unit u, and where to. */
+static az_range find_part(char **out_dest, const az_shard *shard, int u)
+{
+    const az_unit_info *unit = &shard->index.list.units[u];
+    az_range part = {0, 0};
+    if (shard->index.units[u].resident && shard->load == AZ_LOAD_NODE) {
+        part =
+            az_shard_cut_unit(unit, az_comm_node_rank(shard->comm), az_comm_node_size(shard->comm));
+        *out_dest = az_shared_get(shard->memory) + shard->index.units[u].held_off + part.begin;
+    } else if (az_comm_lane(shard->comm) >= 0) {
+        part = az_shard_cut_unit(unit, az_comm_position(shard->comm),
+                                 az_comm_n_positions(shard->comm));
+        *out_dest = az_shard_get_stripe(shard, u);
+    }
+    return part;
+}
+
+/* Sums of the hashes of blocks: of what is read once in the job, and once on each node. */
+typedef struct {
+    uint64_t once, each;
+} sums;
+
+static az_err read_part(sums *io_sums, az_shard *shard, const az_tensor_set *set)
 {
     az_err err = AZ_OK;
     int fd = -1, file = -1;
-    shard->fingerprint = 0;
-    const size_t part = (size_t)shard->part;
     for (int u = 0; u < shard->index.list.n_units; u++) {
         const az_unit *unit = &shard->index.units[u];
+        char *dest = NULL;
         AZ_TRY(az_stop_check());
         az_watch_mark(shard->comm, "unit", u);
-        const size_t lo = part * unit->slice, hi = lo + unit->slice;
-        char *dest = shard->held + unit->held_off + (shard->scope == AZ_SCOPE_NODE ? lo : 0);
+        const az_range part = find_part(&dest, shard, u);
+        uint64_t *sum =
+            unit->resident && shard->load == AZ_LOAD_NODE ? &io_sums->each : &io_sums->once;
         for (int m = unit->first; m < unit->first + unit->n_members; m++)
-            AZ_TRY(load_part(dest, &shard->fingerprint, &shard->index.members[m], lo, hi, set, &fd,
+            AZ_TRY(load_part(dest, sum, &shard->index.members[m], part.begin, part.end, set, &fd,
                              &file));
     }
 out:
     if (fd >= 0)
         close(fd);
+    return err;
+}
+
+/* Resident units, of which this node's ranks have read their parts. Collective. */
+static az_err complete(az_shard *shard)
+{
+    for (int u = 0; u < shard->index.list.n_units; u++) {
+        const unsigned reasons = az_comm_poll(shard->comm);
+        if (reasons != 0)
+            return az_fail(AZ_ESTOP, "stopped by %s", az_stop_name(reasons));
+        az_watch_mark(shard->comm, "unit", u);
+        if (shard->index.units[u].resident)
+            az_shard_exchange(shard, u, az_shard_get_stripe(shard, u),
+                              az_shared_get(shard->memory) + shard->index.units[u].held_off);
+    }
+    return AZ_OK;
+}
+
+/* In halves, so that no sum of signed numbers overflows. */
+typedef struct {
+    int64_t half[2];
+} halves;
+
+static halves split(uint64_t x)
+{
+    return (halves){{(int64_t)(x & UINT32_MAX), (int64_t)(x >> 32)}};
+}
+
+static uint64_t join(halves h)
+{
+    return (uint64_t)h.half[0] + ((uint64_t)h.half[1] << 32);
+}
+
+/* The sum over all blocks. Collective. */
+static az_err add_sums(az_shard *shard, const sums *mine)
+{
+    halves once = split(mine->once), each = split(mine->each);
+    az_comm_sum_i64(shard->comm, once.half, 2);
+    az_comm_node_sum_i64(shard->comm, each.half, 2);
+    shard->fingerprint = join(once) + join(each);
+    const halves whole = split(join(each));
+    int64_t ends[4] = {whole.half[0], whole.half[1], -whole.half[0], -whole.half[1]};
+    az_comm_max_i64(shard->comm, ends, 4);
+    if (ends[0] == -ends[2] && ends[1] == -ends[3])
+        return AZ_OK;
+    return az_fail(AZ_EENV, "model.path: the nodes have read different bytes: not all of them see "
+                            "the same files, or one reads them wrongly");
+}
+
+az_err az_shard_load(az_shard *shard, const az_tensor_set *set)
+{
+    az_err err;
+    sums mine = {0, 0};
+    AZ_TRY(az_comm_agree(shard->comm, read_part(&mine, shard, set)));
+    if (shard->load == AZ_LOAD_JOB && shard->topology->n_nodes > 1)
+        AZ_TRY(complete(shard));
+    err = add_sums(shard, &mine);
+out:
     return err;
 }

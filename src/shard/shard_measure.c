@@ -14,6 +14,13 @@ size_t az_shard_count_blocks(const az_unit_info *unit, const az_topology *topolo
     return (unit->bytes / AZ_SHARD_ALIGN + parts - 1) / parts;
 }
 
+az_range az_shard_cut_unit(const az_unit_info *unit, int i, int n)
+{
+    const size_t blocks = unit->bytes / AZ_SHARD_ALIGN;
+    return (az_range){az_cut(blocks, (size_t)i, (size_t)n) * AZ_SHARD_ALIGN,
+                      az_cut(blocks, (size_t)i + 1, (size_t)n) * AZ_SHARD_ALIGN};
+}
+
 size_t az_shard_count_held(const az_unit_info *unit, bool resident, const az_topology *topology)
 {
     return resident || topology->n_nodes == 1
@@ -120,6 +127,7 @@ az_shard_sizes az_shard_measure(const az_unit_list *list, const bool *resident, 
     }
     s.slots = (size_t)s.n_slots * s.slot_each;
     s.own = sizeof(az_shard) + (size_t)list->n_units * (sizeof(az_unit_info) + sizeof(az_unit)) +
-            (size_t)list->n_members * sizeof(az_member) + (poison ? largest : 0);
+            (size_t)list->n_members * sizeof(az_member) +
+            2 * (size_t)topology->n_nodes * sizeof(size_t) + (poison ? largest : 0);
     return s;
 }

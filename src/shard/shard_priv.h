@@ -6,6 +6,7 @@
 #include "shard/shard.h"
 
 #define AZ_SHARD_ALIGN 64
+#define AZ_SHARD_POISON 0xff /* all bits set is NaN in f32, f16 and bf16 */
 /* Bytes that are read and hashed at a time, so that they are still in the cache. */
 enum { AZ_SHARD_CHUNK = 1 << 20 };
 
@@ -19,8 +20,8 @@ typedef struct {
 
 typedef struct {
     int first, n_members; /* in members */
-    size_t slice;         /* bytes of one rank's slice */
-    size_t held_off;      /* in held: of this rank's slice, or of the whole unit (scope node) */
+    bool resident;
+    size_t held_off; /* in held: of the unit, or of this node's stripes of it, lane after lane */
 } az_unit;
 
 /* The units of a model with their tensors. */
@@ -30,32 +31,45 @@ typedef struct {
     az_member *members;
 } az_index;
 
+/* Bytes [begin, end) of a unit. */
+typedef struct {
+    size_t begin, end;
+} az_range;
+
 struct az_shard {
     az_index index;
     const az_config *config;
     az_comm *comm;
+    const az_topology *topology;
     bool poison;
-    az_scope scope;
-    int n_parts, part; /* ranks that a unit is cut for, and this one among them */
-    char *held;        /* this rank's slices, unit after unit; scope node: all of them, shared */
-    az_shared *shared; /* scope node: the memory of held */
-    size_t held_bytes;
-    char *slot; /* the gathered unit; NULL where held serves in place */
-    size_t slot_bytes;
+    az_load_way load;
+    az_shared *memory;      /* resident units and stripes, written while they are read only */
+    az_shared *slots;       /* NULL: nothing is cut */
+    char *copy;             /* poison: the gathered unit */
+    size_t *counts, *first; /* [n_nodes] of a lane's stripes, for the exchange */
+    const int *program;     /* NULL: none */
+    int n_program, at;
     int open;         /* the gathered unit, -1: none */
     const char *data; /* its bytes */
     az_shard_stats stats;
-    uint64_t fingerprint; /* while loading: the sum of this rank's blocks */
+    uint64_t fingerprint;
 };
 
 /* Cut the model into units; free what is there of them. Start from {0}. Local. */
 az_err az_shard_cut(az_index *index, const az_config *config, const az_table *table,
                     const az_tensor_set *set);
 void az_shard_free_index(az_index *index);
-/* Blocks of AZ_SHARD_ALIGN bytes that a stripe of a cut unit has room for, at every position. */
+/* Room for a stripe of a cut unit, at every position, in blocks of AZ_SHARD_ALIGN bytes. */
 size_t az_shard_count_blocks(const az_unit_info *unit, const az_topology *topology);
-/* Read this rank's slices from the files, and add the hashes of their blocks to the fingerprint.
- * Local. */
+/* Part i of a unit cut into n, at blocks. */
+az_range az_shard_cut_unit(const az_unit_info *unit, int i, int n);
+/* Where this rank's stripe of a cut unit lies, or where its part of a resident one does. Local. */
+char *az_shard_get_stripe(const az_shard *shard, int u);
+/* The rest of the bytes of this rank's lane: from its stripe, and those of the other nodes, to dest
+ * (the whole unit). Collective over the lane. */
+void az_shard_exchange(az_shard *shard, int u, const char *stripe, char *dest);
+/* Read this rank's part from the files; complete what is resident; make the fingerprint's sum.
+ * Collective. */
 az_err az_shard_load(az_shard *shard, const az_tensor_set *set);
 
 /* ---- the fingerprint (shard_fingerprint.c) */

@@ -64,17 +64,20 @@ static void say_memory(const az_deck *deck, az_comm *comm, const az_engine *engi
         az_say("base      one copy a node of %s, read by its ranks in place, protected",
                az_format_bytes((double)s.base_bytes));
     else
-        az_say("base      a slice a rank: %s of %s", az_format_bytes((double)s.slice_bytes),
-               az_format_bytes((double)s.base_bytes));
+        az_say("base      cut over %d nodes: %s of %s on each, read by its ranks in place, "
+               "protected; %d of %d units resident, the others gathered in %d slot%s of %s",
+               az_comm_get_topology(comm)->n_nodes, az_format_bytes((double)s.sizes.held),
+               az_format_bytes((double)s.base_bytes), s.n_resident, s.n_units, s.sizes.n_slots,
+               s.sizes.n_slots > 1 ? "s" : "", az_format_bytes((double)s.sizes.slot_each));
     if (reduce == AZ_REDUCE_UNIT)
         az_say("gradient  summed over nodes layer by layer: a node holds the sums of two layers");
     const char *source;
     const int64_t limit = az_limits_get_memory(&source);
     az_say("limit     %s left for the job on this node: %s", az_format_bytes((double)limit),
            source);
-    az_say("memory    %s on the largest rank (all %s): gathered unit %s, activations %s, adapter "
+    az_say("memory    %s on the largest rank (all %s): gathered units %s, activations %s, adapter "
            "with gradients and moments %s",
-           az_format_bytes(most), az_format_bytes(total), az_format_bytes((double)s.slot_bytes),
+           az_format_bytes(most), az_format_bytes(total), az_format_bytes((double)s.sizes.slots),
            az_format_bytes((double)activations),
            az_format_bytes(adapter_bytes(engine, comm, reduce)));
 }
@@ -168,8 +171,9 @@ void az_report_summary(az_report *r, const az_engine *engine, const az_pass *pas
     say_share("other", whole - known, whole);
     az_say("idle      %.1f %% of the ranks' time, estimated from how micro-batches fill the ranks",
            100 * r->idle_s / fmax(r->last - r->begin, 1e-9));
-    az_say("gathers   %s of %s received by each rank", az_format_count(shard.gathers),
-           az_format_bytes((double)shard.gathered_bytes));
+    az_say("gathers   %s of %s received by each node, waited %.3f s a step for them",
+           az_format_count(shard.gathers), az_format_bytes((double)shard.received_bytes),
+           s[4] / (double)r->steps);
     az_say("peak      %s a rank; this rank's by category:", az_format_bytes(peak));
     const char *label;
     size_t bytes, most, small = 0;

@@ -239,12 +239,28 @@ static void check_base(const az_engine *e, const az_kept_adapter *k)
                 e->model_dir, now);
 }
 
-static az_scope scope_of(const az_deck *deck)
+static int find_word(const az_deck *deck, const char *key, const char *const *words)
 {
-    const char *scope = az_deck_string(deck, "shard.scope");
-    return strcmp(scope, "world") == 0  ? AZ_SCOPE_WORLD
-           : strcmp(scope, "node") == 0 ? AZ_SCOPE_NODE
-                                        : AZ_SCOPE_AUTO;
+    const char *word = az_deck_string(deck, key);
+    int i = 0;
+    while (strcmp(words[i], word) != 0)
+        i++;
+    return i;
+}
+
+static az_shard_options shard_options(const az_deck *deck)
+{
+    static const char *const scopes[] = {
+        [AZ_SCOPE_AUTO] = "auto", [AZ_SCOPE_WORLD] = "world", [AZ_SCOPE_NODE] = "node"};
+    static const char *const ways[] = {
+        [AZ_LOAD_AUTO] = "auto", [AZ_LOAD_JOB] = "job", [AZ_LOAD_NODE] = "node"};
+    return (az_shard_options){
+        .scope = (az_scope)find_word(deck, "shard.scope", scopes),
+        .share = az_deck_has(deck, "shard.resident") ? az_deck_real(deck, "shard.resident") : 0,
+        .n_slots = az_deck_has(deck, "shard.slots") ? (int)az_deck_int(deck, "shard.slots")
+                                                    : AZ_SHARD_SLOTS,
+        .load = (az_load_way)find_word(deck, "model.load", ways),
+        .poison = az_deck_bool(deck, "run.poison")};
 }
 
 az_err az_engine_read(az_engine *e, const az_deck *deck, az_adapter_source source,
@@ -276,8 +292,8 @@ az_err az_engine_load(az_engine *e, const az_deck *deck)
     AZ_TRY(open_params(e));
     if (e->source != AZ_ADAPTER_NONE)
         AZ_TRY(fill_adapter(e, deck));
-    AZ_TRY(az_shard_create(&e->shard, &e->config, &e->table, &e->set, e->comm, scope_of(deck),
-                           az_deck_bool(deck, "run.poison")));
+    const az_shard_options options = shard_options(deck);
+    AZ_TRY(az_shard_create(&e->shard, &e->config, &e->table, &e->set, e->comm, &options));
     if (e->kept.h5 != NULL)
         check_base(e, &e->kept);
 out:

@@ -368,7 +368,8 @@ az_err az_train_run(const az_deck *deck, az_comm *comm)
     AZ_TRY(err);
     if (az_deck_bool(deck, "run.poison")) {
         AZ_ASSERT(hash == az_shard_hash(r.engine.shard));
-        az_say("base      unchanged, hash of rank 0's slices %016llx", (unsigned long long)hash);
+        az_say("base      unchanged, hash of what rank 0's node holds %016llx",
+               (unsigned long long)hash);
     }
     az_report_summary(&r.report, &r.engine, r.pass);
     say_saves(&r);

@@ -125,13 +125,15 @@ static void write_variant(const variant *v)
     az_comm_barrier(comm);
 }
 
-/* By loading in a scope. */
-static uint64_t loaded_in(az_scope scope, const az_config *c, const az_table *table,
+/* By loading, in a way and with a part of it resident. */
+static uint64_t loaded_in(az_load_way way, double share, const az_config *c, const az_table *table,
                           const az_tensor_set *set)
 {
+    const az_shard_options options = {
+        .scope = AZ_SCOPE_WORLD, .share = share, .n_slots = 1, .load = way};
     az_shard *shard = NULL;
     uint64_t loaded = 0;
-    CHECK(az_shard_create(&shard, c, table, set, comm, scope, false) == AZ_OK);
+    CHECK(az_shard_create(&shard, c, table, set, comm, &options) == AZ_OK);
     if (shard != NULL)
         loaded = az_shard_get_fingerprint(shard);
     az_shard_destroy(shard);
@@ -147,8 +149,9 @@ static uint64_t fingerprint(const char *model)
     uint64_t loaded, read = 1, first;
     CHECK(az_config_read(&c, model) == AZ_OK && az_store_open_model(&set, model) == AZ_OK);
     CHECK(az_table_create(&table, &c, &set) == AZ_OK);
-    loaded = loaded_in(AZ_SCOPE_WORLD, &c, &table, &set);
-    CHECK(loaded == loaded_in(AZ_SCOPE_NODE, &c, &table, &set));
+    loaded = loaded_in(AZ_LOAD_JOB, 0, &c, &table, &set);
+    CHECK(loaded == loaded_in(AZ_LOAD_JOB, 1, &c, &table, &set));
+    CHECK(loaded == loaded_in(AZ_LOAD_NODE, 0.5, &c, &table, &set));
     CHECK(az_shard_fingerprint_files(&read, &c, &table, &set) == AZ_OK);
     CHECK(loaded == read);
     first = loaded;

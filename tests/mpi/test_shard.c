@@ -1,6 +1,7 @@
-/* shard: units brought together on any number of ranks, in both scopes, are the tensors of the
- * files, byte for byte; pieces of a table are its rows in order, as few as a layer's size allows;
- * each rank holds its share and no more; tied and untied heads; several files and types. */
+/* shard: units brought together on any number of ranks and nodes are the tensors of the files, byte
+ * for byte, whatever is resident, with a program or without one, or with one that ends early;
+ * pieces of a table are its rows in order, as few as a layer's size allows; each node holds what
+ * was planned, and nobody can write there; tied and untied heads; several files and types. */
 #include <config.h>
 
 #include <stdlib.h>
@@ -53,100 +54,90 @@ static void check_layer(const az_tensor_set *set, const az_config *config, const
     check_view(set, name, layer->norm2, 0);
 }
 
-/* Pieces of a table: its rows in order. */
-static void check_table(az_shard *shard, const az_tensor_set *set, az_unit_kind kind,
-                        const char *name, int64_t rows, int64_t most)
+/* What is looked at together. */
+typedef struct {
+    az_config config;
+    az_tensor_set set;
+    az_table table;
+    az_shard *shard;
+} model;
+
+/* Gather unit i of a kind, compare it with the files, release it. Returns the rows of a piece. */
+static int64_t check_unit(model *m, az_unit_kind kind, int i)
 {
-    int64_t next = 0, row0;
-    for (int i = 0; i < az_shard_count(shard, kind); i++) {
-        az_shard_gather(shard, kind, i);
-        az_view v = az_shard_get_piece(shard, &row0);
-        CHECK(row0 == next && v.rows <= most);
-        check_view(set, name, v, row0);
-        next += v.rows;
-        az_shard_release(shard);
+    int64_t row0, rows = 0;
+    az_shard_gather(m->shard, kind, i);
+    if (kind == AZ_UNIT_LAYER) {
+        az_layer layer;
+        az_shard_get_layer(m->shard, &layer);
+        check_layer(&m->set, &m->config, &layer, i);
+    } else {
+        const char *name = kind == AZ_UNIT_NORM                      ? "model.norm.weight"
+                           : kind == AZ_UNIT_EMBED || m->config.tied ? "model.embed_tokens.weight"
+                                                                     : "lm_head.weight";
+        const az_view v = az_shard_get_piece(m->shard, &row0);
+        CHECK(kind == AZ_UNIT_NORM || row0 == i * az_shard_get_head_rows(m->shard));
+        check_view(&m->set, name, v, row0);
+        rows = v.rows;
     }
-    CHECK(next == rows);
+    az_shard_release(m->shard);
+    return rows;
 }
 
-/* No process may write into the copy that the node's ranks share: what the kernel says of the
- * pages.
- */
-static void check_protected(const void *p)
+/* Without a program: pieces of a table are its rows in order. */
+static void check_table(model *m, az_unit_kind kind)
 {
-    char line[400], rights[8] = "";
-    unsigned long from, to;
+    int64_t rows = 0;
+    for (int i = 0; i < az_shard_count(m->shard, kind); i++)
+        rows += check_unit(m, kind, i);
+    CHECK(rows == m->config.V);
+}
+
+static int add_kind(model *m, int *program, int n, az_unit_kind kind, bool back)
+{
+    const az_unit_list *list = az_shard_get_units(m->shard);
+    for (int i = 0; i < list->count[kind]; i++)
+        program[n + i] = list->first[kind] + (back ? list->count[kind] - 1 - i : i);
+    return n + list->count[kind];
+}
+
+/* Forward, the head twice, and back; ended after n_walked units. */
+static void check_program(model *m, int n_walked)
+{
+    int program[100], n = 0;
+    const az_unit_list *list = az_shard_get_units(m->shard);
+    n = add_kind(m, program, n, AZ_UNIT_EMBED, false);
+    n = add_kind(m, program, n, AZ_UNIT_LAYER, false);
+    n = add_kind(m, program, n, AZ_UNIT_NORM, false);
+    n = add_kind(m, program, n, AZ_UNIT_HEAD, false);
+    n = add_kind(m, program, n, AZ_UNIT_HEAD, false);
+    n = add_kind(m, program, n, AZ_UNIT_LAYER, true);
+    az_shard_begin(m->shard, program, n);
+    for (int at = 0; at < n && at < n_walked; at++) {
+        const az_unit_kind kind = list->units[program[at]].kind;
+        check_unit(m, kind, program[at] - list->first[kind]);
+    }
+    az_shard_end(m->shard);
+}
+
+/* No process may write into what a node holds: what the kernel says of its pages. Only slots, which
+ * the transport fills, have a mapping that can be written, and another that cannot. */
+static void check_protected(const az_shard_stats *stats)
+{
+    char line[400], rights[8];
+    int base = 0, slots = 0;
     FILE *f = fopen("/proc/self/maps", "r");
     CHECK(f != NULL);
-    while (f != NULL && fgets(line, sizeof line, f) != NULL)
-        if (sscanf(line, "%lx-%lx %7s", &from, &to, rights) == 3 && (unsigned long)p >= from &&
-            (unsigned long)p < to)
-            break;
-    CHECK(strcmp(rights, "r--s") == 0);
+    while (f != NULL && fgets(line, sizeof line, f) != NULL) {
+        if (strstr(line, "memfd:adze-base") != NULL) {
+            CHECK(sscanf(line, "%*s %7s", rights) == 1 && strcmp(rights, "r--s") == 0);
+            base++;
+        }
+        slots += strstr(line, "memfd:adze-slots") != NULL && strstr(line, " r--s ") != NULL;
+    }
+    CHECK(base == 1 && slots == (stats->sizes.n_slots > 0));
     if (f != NULL)
         fclose(f);
-}
-
-static void check_model(const char *dir, int pieces, az_scope scope, bool poison)
-{
-    az_config c;
-    az_tensor_set set = {0};
-    az_table table = {0};
-    az_shard *shard = NULL;
-    CHECK(az_config_read(&c, dir) == AZ_OK && az_store_open_model(&set, dir) == AZ_OK);
-    CHECK(az_table_create(&table, &c, &set) == AZ_OK);
-    CHECK(az_shard_create(&shard, &c, &table, &set, comm, scope, poison) == AZ_OK);
-    if (shard == NULL) {
-        fprintf(stderr, "%s: %s\n", dir, az_err_message());
-        return;
-    }
-    CHECK(az_shard_count(shard, AZ_UNIT_LAYER) == c.L && az_shard_count(shard, AZ_UNIT_NORM) == 1);
-    CHECK(az_shard_count(shard, AZ_UNIT_EMBED) == pieces &&
-          az_shard_count(shard, AZ_UNIT_HEAD) == pieces);
-    const uint64_t hash = az_shard_hash(shard);
-    for (int again = 0; again < 2; again++) {
-        check_table(shard, &set, AZ_UNIT_EMBED, "model.embed_tokens.weight", c.V,
-                    az_ceil_div(c.V, pieces));
-        for (int l = 0; l < c.L; l++) {
-            az_layer layer;
-            az_shard_gather(shard, AZ_UNIT_LAYER, l);
-            az_shard_get_layer(shard, &layer);
-            check_layer(&set, &c, &layer, l);
-            az_shard_release(shard);
-        }
-        az_shard_gather(shard, AZ_UNIT_NORM, 0);
-        check_view(&set, "model.norm.weight", az_shard_get_piece(shard, NULL), 0);
-        az_shard_release(shard);
-        check_table(shard, &set, AZ_UNIT_HEAD,
-                    c.tied ? "model.embed_tokens.weight" : "lm_head.weight", c.V,
-                    az_shard_get_head_rows(shard));
-    }
-    CHECK(hash == az_shard_hash(shard));
-    CHECK(az_shard_get_scope(shard) == scope);
-    /* A rank's share: an even part of every unit, rounded up to 64 bytes; or a node's: all. */
-    const az_shard_stats s = az_shard_get_stats(shard);
-    const bool world = scope == AZ_SCOPE_WORLD;
-    const size_t n = world ? (size_t)az_comm_size(comm) : 1;
-    const size_t units = (size_t)(c.L + 1 + 2 * pieces);
-    CHECK(s.slice_bytes <= s.base_bytes / n + 64 * units);
-    CHECK(poison || n > 1 ? s.slot_bytes < s.base_bytes : s.slot_bytes == 0);
-    CHECK(world || s.gathered_bytes == 0);
-    if (!world && !poison) {
-        az_shard_gather(shard, AZ_UNIT_NORM, 0);
-        check_protected(az_shard_get_piece(shard, NULL).data);
-        az_shard_release(shard);
-    }
-    az_shard_destroy(shard);
-    az_table_fini(&table);
-    az_store_close(&set);
-}
-
-static void check_scopes(const char *dir, int pieces)
-{
-    for (int poison = 0; poison < 2; poison++) {
-        check_model(dir, pieces, AZ_SCOPE_WORLD, poison);
-        check_model(dir, pieces, AZ_SCOPE_NODE, poison);
-    }
 }
 
 static size_t count_bytes(const char *wanted)
@@ -159,13 +150,91 @@ static size_t count_bytes(const char *wanted)
     return 0;
 }
 
+/* What is held where, and that it is as planned. */
+static void check_memory(model *m, const az_shard_options *o, int pieces)
+{
+    const az_topology *t = az_comm_get_topology(comm);
+    const az_shard_stats s = az_shard_get_stats(m->shard);
+    const az_unit_list *list = az_shard_get_units(m->shard);
+    bool resident[100];
+    CHECK(s.n_units == list->n_units && list->n_units <= 100);
+    CHECK(list->n_units == m->config.L + 1 + (m->config.tied ? 1 : 2) * pieces);
+    for (int u = 0; u < list->n_units; u++)
+        resident[u] = az_shard_is_resident(m->shard, u);
+    const az_shard_sizes planned = az_shard_measure(list, resident, o->n_slots, false, t);
+    CHECK(planned.held == s.sizes.held && planned.slots == s.sizes.slots &&
+          planned.n_slots == s.sizes.n_slots && planned.slot_each == s.sizes.slot_each);
+    CHECK(count_bytes("base index") == planned.own);
+    const bool whole = t->n_nodes == 1 || o->scope != AZ_SCOPE_WORLD || o->share == 1;
+    CHECK((s.n_resident == s.n_units) == whole && (s.sizes.n_slots == 0) == whole);
+    CHECK(az_shard_get_scope(m->shard) == (whole ? AZ_SCOPE_NODE : AZ_SCOPE_WORLD));
+    CHECK(!whole || s.sizes.held == s.base_bytes);
+    const size_t shared = az_comm_node_rank(comm) == 0 ? s.sizes.held : 0;
+    CHECK(count_bytes("base slices") >= shared && (shared > 0 || count_bytes("base slices") == 0));
+    /* An even part of every unit, rounded up to 64 bytes on each rank. */
+    if (t->n_nodes > 1 && o->scope == AZ_SCOPE_WORLD && o->share == 0)
+        CHECK(s.sizes.held <=
+              s.base_bytes / (size_t)t->n_nodes + 64 * (size_t)(t->n_lanes * list->n_units));
+    check_protected(&s);
+}
+
+static void check_model(const char *dir, int pieces, const az_shard_options *o)
+{
+    model m = {0};
+    CHECK(az_config_read(&m.config, dir) == AZ_OK && az_store_open_model(&m.set, dir) == AZ_OK);
+    CHECK(az_table_create(&m.table, &m.config, &m.set) == AZ_OK);
+    CHECK(az_shard_create(&m.shard, &m.config, &m.table, &m.set, comm, o) == AZ_OK);
+    if (m.shard == NULL) {
+        fprintf(stderr, "%s: %s\n", dir, az_err_message());
+        return;
+    }
+    CHECK(az_shard_count(m.shard, AZ_UNIT_LAYER) == m.config.L &&
+          az_shard_count(m.shard, AZ_UNIT_NORM) == 1);
+    CHECK(az_shard_count(m.shard, AZ_UNIT_EMBED) == pieces &&
+          az_shard_count(m.shard, AZ_UNIT_HEAD) == pieces);
+    const uint64_t hash = az_shard_hash(m.shard);
+    check_memory(&m, o, pieces);
+    check_table(&m, AZ_UNIT_EMBED);
+    check_table(&m, AZ_UNIT_HEAD);
+    for (int l = 0; l < m.config.L; l++)
+        check_unit(&m, AZ_UNIT_LAYER, l);
+    check_unit(&m, AZ_UNIT_NORM, 0);
+    for (int again = 0; again < 2; again++)
+        check_program(&m, 100);
+    for (int stop = 0; stop < 4; stop++)
+        check_program(&m, stop);
+    check_program(&m, 100);
+    CHECK(hash == az_shard_hash(m.shard));
+    const az_shard_stats s = az_shard_get_stats(m.shard);
+    CHECK((s.received_bytes == 0) == (s.n_resident == s.n_units));
+    az_shard_destroy(m.shard);
+    az_table_fini(&m.table);
+    az_store_close(&m.set);
+}
+
+static void check_scopes(const char *dir, int pieces)
+{
+    static const az_shard_options options[] = {
+        {.scope = AZ_SCOPE_NODE, .n_slots = 2},
+        {.scope = AZ_SCOPE_NODE, .n_slots = 2, .load = AZ_LOAD_NODE, .poison = true},
+        {.scope = AZ_SCOPE_WORLD, .n_slots = 2},
+        {.scope = AZ_SCOPE_WORLD, .n_slots = 1, .load = AZ_LOAD_NODE},
+        {.scope = AZ_SCOPE_WORLD, .n_slots = 1, .share = 0.5, .poison = true},
+        {.scope = AZ_SCOPE_WORLD, .n_slots = 4, .share = 0.5, .load = AZ_LOAD_NODE},
+        {.scope = AZ_SCOPE_WORLD, .n_slots = 64, .load = AZ_LOAD_JOB, .poison = true},
+        {.scope = AZ_SCOPE_WORLD, .n_slots = 2, .share = 1},
+        {.scope = AZ_SCOPE_AUTO, .n_slots = 2, .load = AZ_LOAD_JOB}};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        check_model(dir, pieces, &options[i]);
+}
+
 /* Memory that one rank cannot open is had by none, and not counted. */
 static void check_refused(void)
 {
     az_shared *shared = NULL;
     struct rlimit files, none;
     const bool last = az_comm_rank(comm) == az_comm_size(comm) - 1;
-    if (az_comm_node_size(comm) == 1 || getrlimit(RLIMIT_NOFILE, &files) != 0)
+    if (az_comm_get_topology(comm)->n_lanes == 1 || getrlimit(RLIMIT_NOFILE, &files) != 0)
         return;
     none = files;
     none.rlim_cur = 0;

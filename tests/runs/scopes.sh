@@ -1,37 +1,61 @@
 #!/bin/bash
-# Scopes of the base change no bit: one copy a node, or a slice a rank, on one node and on two (which MPICH is told to see on
-# this machine), poisoned too, and a run that goes on in another scope [8]. Where ranks cannot share memory, auto says so and
-# takes slices. No rank can write into the node's copy.
+# Where the base lies changes no bit: one copy a node, or cut over two nodes (which MPICH is told to see on this machine) with
+# none, some or all of it resident, in one slot or more, read once a job or once a node, poisoned too, nodes of unequal size,
+# and a run that goes on in another scope [8]. No process can write into what a node holds.
 . "${srcdir:-.}/tests/runs/lib.sh"
 deck=$src/tests/runs/exact.yaml
 adze 1 train "$deck" output.dir="$tmp/one" shard.scope=world checkpoint.save_steps=10 || fail "one rank"
 losses "$tmp/one" >"$tmp/losses"
-# same N SCOPE NODES [key=value ...]: a run gives the same losses and adapter
+# same N NODES [key=value ...]: a run gives the same losses and adapter
 same() {
-    local n=$1 scope=$2 nodes=$3 out=$tmp/out
-    shift 3
+    local n=$1 nodes=$2 out=$tmp/out what="$*"
+    shift 2
     rm -rf "$out"
     [ -z "${from:-}" ] || cp -r "$from" "$out"
-    MPIR_CVAR_NUM_CLIQUES=$nodes adze "$n" train "$deck" output.dir="$out" shard.scope="$scope" "$@" || fail "$n ranks, $scope, $nodes nodes"
-    losses "$out" | cmp -s "$tmp/losses" - || fail "$n ranks, $scope, $nodes nodes: losses differ"
-    cmp -s "$tmp/one/adapter/adapter_model.safetensors" "$out/adapter/adapter_model.safetensors" || fail "$n ranks, $scope, $nodes nodes: the adapter differs"
+    MPIR_CVAR_NUM_CLIQUES=$nodes adze "$n" train "$deck" output.dir="$out" "$@" || fail "$what"
+    losses "$out" | cmp -s "$tmp/losses" - || fail "$what: losses differ"
+    cmp -s "$tmp/one/adapter/adapter_model.safetensors" "$out/adapter/adapter_model.safetensors" || fail "$what: the adapter differs"
+}
+# received: what the summary says that a node has received
+received() {
+    sed -nE 's/^gathers   [0-9,]* of ([0-9.]+ [A-Za-z]+) received by each node, waited .*/\1/p' "$tmp/log"
 }
 for nodes in 1 2; do
-    same 4 node $nodes
-    grep -q '^base      one copy a node' "$tmp/log" && grep -q '^gathers   [0-9,]* of 0 B received' "$tmp/log" || fail "node, $nodes nodes: gathered"
-    same 4 world $nodes
-    grep -q '^base      a slice a rank' "$tmp/log" || fail "world, $nodes nodes: does not say so"
-    same 3 auto $nodes run.poison=true
+    same 4 $nodes shard.scope=node
+    grep -q '^base      one copy a node' "$tmp/log" && [ "$(received)" = "0 B" ] || fail "node, $nodes nodes: gathered"
 done
+same 4 1 shard.scope=world
+[ "$(received)" = "0 B" ] || fail "world on one node: gathered"
+same 4 2 shard.scope=world
+grep -q '^base      cut over 2 nodes: .* 0 of [0-9]* units resident' "$tmp/log" && [ "$(received)" != "0 B" ] || fail "world: does not say so"
+same 3 2 shard.scope=world shard.slots=1 model.load=node run.poison=true
+same 3 2 shard.scope=world shard.resident=0.5 shard.slots=4
+same 4 2 shard.scope=world shard.resident=0.5 shard.slots=1 model.load=node
+same 4 2 shard.scope=world shard.resident=1 model.load=node
+[ "$(received)" = "0 B" ] || fail "all resident: gathered"
+same 3 2 run.poison=true
 rm "$tmp/one/checkpoint-000020.h5"
-from=$tmp/one same 3 node 1
-from=$tmp/one same 2 world 1
+from=$tmp/one same 3 1 shard.scope=node
+from=$tmp/one same 3 2 shard.scope=world shard.resident=0.3
 
-# What the kernel says of the pages that hold the base, while a run is at work.
-(LD_PRELOAD=$yield timeout 60 ${MPIEXEC:-mpiexec} -n 2 ./adze train "$deck" output.dir="$tmp/maps" train.num_train_epochs=1000000 >"$tmp/log" 2>&1) &
-until [ -s "$tmp/maps/metrics.jsonl" ]; do sleep 0.1; done
-rights=$(for pid in $(ranks "output.dir=$tmp/maps"); do awk '/memfd:adze-base/ {print $2}' "/proc/$pid/maps"; done)
-# shellcheck disable=SC2046
-kill -TERM $(ranks "output.dir=$tmp/maps")
-wait
-[ "$(echo $rights)" = "r--s r--s" ] || fail "rights of the base's pages: $(echo $rights)"
+# What the kernel says of the pages that hold the base, while a run is at work: of what is held, and of slots, which the
+# transport fills.
+# rights NODES [key=value ...]: of all processes and mappings, those of memory NAME
+rights() {
+    local nodes=$1 pids
+    shift
+    rm -rf "$tmp/maps"
+    (MPIR_CVAR_NUM_CLIQUES=$nodes LD_PRELOAD=$yield timeout 60 ${MPIEXEC:-mpiexec} -n 4 ./adze train "$deck" output.dir="$tmp/maps" \
+        train.num_train_epochs=1000000 "$@" >"$tmp/log" 2>&1) &
+    until [ -s "$tmp/maps/metrics.jsonl" ]; do sleep 0.1; done
+    pids=$(ranks "output.dir=$tmp/maps")
+    for pid in $pids; do cat "/proc/$pid/maps"; done >"$tmp/pages"
+    # shellcheck disable=SC2086
+    kill -TERM $pids
+    wait
+    awk '/memfd:adze-base/ {print $2}' "$tmp/pages" | sort | uniq -c | xargs
+}
+[ "$(rights 1)" = "4 r--s" ] || fail "one node: rights of the base's pages"
+! grep -q memfd:adze-slots "$tmp/pages" || fail "one node: slots"
+[ "$(rights 2 shard.scope=world shard.resident=0.5)" = "4 r--s" ] || fail "two nodes: rights of the base's pages"
+grep -q memfd:adze-slots "$tmp/pages" || fail "two nodes: no slots"

@@ -1,0 +1,199 @@
+/* shard: what is resident, where everything lies, and its memory. */
+#include <config.h>
+
+#include <string.h>
+
+#include "shard/shard_priv.h"
+
+/* Node where one copy fits. The same on all ranks. Collective. */
+static az_scope choose_scope(const az_shard *shard)
+{
+    const char *source;
+    const double room = AZ_SHARD_NODE_SHARE * (double)az_limits_get_memory(&source);
+    int64_t too_large = (double)shard->index.list.bytes > room;
+    az_comm_max_i64(shard->comm, &too_large, 1);
+    return !too_large ? AZ_SCOPE_NODE : AZ_SCOPE_WORLD;
+}
+
+/* Which units are resident, and where what this node holds of each lies. */
+static void place(az_shard *shard, const bool *resident)
+{
+    const az_unit_list *list = &shard->index.list;
+    az_shard_stats *stats = &shard->stats;
+    size_t off = 0;
+    *stats = (az_shard_stats){.base_bytes = list->bytes, .n_units = list->n_units};
+    for (int u = 0; u < list->n_units; u++) {
+        shard->index.units[u].resident = resident[u];
+        shard->index.units[u].held_off = off;
+        off += az_shard_count_held(&list->units[u], resident[u], shard->topology);
+        stats->n_resident += resident[u];
+        stats->resident_bytes += resident[u] ? list->units[u].bytes : 0;
+    }
+}
+
+/* opt_resident, or what follows from scope (never auto) and share. */
+static void choose(bool *resident, const az_shard *shard, const az_shard_options *o, az_scope scope)
+{
+    const az_unit_list *list = &shard->index.list;
+    const size_t excess = az_shard_count_excess(list, shard->topology);
+    if (o->opt_resident != NULL && shard->topology->n_nodes > 1)
+        memcpy(resident, o->opt_resident, (size_t)list->n_units * sizeof *resident);
+    else if (scope == AZ_SCOPE_NODE || shard->topology->n_nodes == 1 || o->share >= 1)
+        for (int u = 0; u < list->n_units; u++)
+            resident[u] = true;
+    else
+        az_shard_choose_resident(resident, list, (size_t)(o->share * (double)excess),
+                                 shard->topology);
+}
+
+static az_err allocate(az_shard *shard)
+{
+    az_err err;
+    const az_shard_sizes *sizes = &shard->stats.sizes;
+    AZ_TRY(
+        az_shared_create(&shard->memory, sizes->held, "adze-base", "base slices", 0, shard->comm));
+    if (sizes->slots > 0)
+        AZ_TRY(az_shared_create(&shard->slots, sizes->slots, "adze-slots", "gathered unit",
+                                AZ_SHARED_READONLY, shard->comm));
+out:
+    return err;
+}
+
+static void release_memory(az_shard *shard)
+{
+    az_shared_destroy(shard->memory);
+    az_shared_destroy(shard->slots);
+    shard->memory = shard->slots = NULL;
+}
+
+/* In one way. Collective. */
+static az_err try_memory(az_shard *shard, const az_shard_options *o, az_scope scope)
+{
+    az_err err;
+    bool *resident;
+    err = AZ_NEW(resident, (size_t)shard->index.list.n_units, "base index");
+    AZ_TRY(az_comm_agree(shard->comm, err));
+    choose(resident, shard, o, scope);
+    place(shard, resident);
+    shard->stats.sizes =
+        az_shard_measure(&shard->index.list, resident, o->n_slots, o->poison, shard->topology);
+    err = allocate(shard);
+out:
+    az_free(resident);
+    return err;
+}
+
+/* Where memory for a copy a node is not to be had after all, auto means world. Collective. */
+static az_err take_memory(az_shard *shard, const az_shard_options *o)
+{
+    az_err err;
+    const bool chosen = o->scope == AZ_SCOPE_AUTO && o->opt_resident == NULL;
+    const az_scope scope = chosen ? choose_scope(shard) : o->scope;
+    err = try_memory(shard, o, scope);
+    if (err == AZ_EENV && chosen && scope == AZ_SCOPE_NODE && shard->topology->n_nodes > 1) {
+        az_warn("%s; the base is cut over all nodes instead (shard.scope: world)",
+                az_err_message());
+        az_err_clear();
+        release_memory(shard);
+        err = try_memory(shard, o, AZ_SCOPE_WORLD);
+    }
+    return err;
+}
+
+/* Memory of this rank alone. Local. */
+static az_err take_own(az_shard *shard)
+{
+    az_err err;
+    size_t largest = 0;
+    const az_unit_list *list = &shard->index.list;
+    for (int u = 0; u < list->n_units && shard->poison; u++)
+        largest = list->units[u].bytes > largest ? list->units[u].bytes : largest;
+    AZ_TRY(AZ_NEW(shard->counts, (size_t)shard->topology->n_nodes, "base index"));
+    AZ_TRY(AZ_NEW(shard->first, (size_t)shard->topology->n_nodes, "base index"));
+    AZ_TRY(AZ_NEW(shard->copy, largest, "gathered unit"));
+    memset(shard->copy, AZ_SHARD_POISON, largest);
+out:
+    return err;
+}
+
+az_err az_shard_create(az_shard **out_shard, const az_config *config, const az_table *table,
+                       const az_tensor_set *set, az_comm *comm, const az_shard_options *options)
+{
+    az_err err;
+    az_shard *shard = NULL;
+    *out_shard = NULL;
+    err = AZ_NEW(shard, 1, "base index");
+    if (err == AZ_OK) {
+        shard->config = config;
+        shard->comm = comm;
+        shard->topology = az_comm_get_topology(comm);
+        shard->poison = options->poison;
+        shard->load = options->load == AZ_LOAD_AUTO ? AZ_LOAD_JOB : options->load;
+        shard->open = -1;
+        err = az_shard_cut(&shard->index, config, table, set);
+    }
+    if (err == AZ_OK)
+        err = take_own(shard);
+    AZ_TRY(az_comm_agree(comm, err));
+    AZ_TRY(take_memory(shard, options));
+    AZ_TRY(az_shard_load(shard, set));
+    AZ_TRY(az_comm_agree(comm, az_shared_protect(shard->memory)));
+    AZ_TRY(az_comm_agree(comm, az_shard_seal(&shard->fingerprint, config, table, set)));
+    *out_shard = shard;
+    shard = NULL;
+out:
+    az_shard_destroy(shard);
+    return err;
+}
+
+void az_shard_destroy(az_shard *opt_shard)
+{
+    if (opt_shard == NULL)
+        return;
+    az_shard_free_index(&opt_shard->index);
+    release_memory(opt_shard);
+    az_free(opt_shard->copy);
+    az_free(opt_shard->counts);
+    az_free(opt_shard->first);
+    az_free(opt_shard);
+}
+
+az_scope az_shard_get_scope(const az_shard *shard)
+{
+    return shard->stats.n_resident == shard->stats.n_units ? AZ_SCOPE_NODE : AZ_SCOPE_WORLD;
+}
+
+const az_unit_list *az_shard_get_units(const az_shard *shard)
+{
+    return &shard->index.list;
+}
+
+bool az_shard_is_resident(const az_shard *shard, int unit)
+{
+    return shard->index.units[unit].resident;
+}
+
+int az_shard_count(const az_shard *shard, az_unit_kind kind)
+{
+    return shard->index.list.count[kind];
+}
+
+int64_t az_shard_get_head_rows(const az_shard *shard)
+{
+    return shard->index.list.head_rows;
+}
+
+uint64_t az_shard_get_fingerprint(const az_shard *shard)
+{
+    return shard->fingerprint;
+}
+
+uint64_t az_shard_hash(const az_shard *shard)
+{
+    return az_hash64(az_shared_get(shard->memory), shard->stats.sizes.held, 0);
+}
+
+az_shard_stats az_shard_get_stats(const az_shard *shard)
+{
+    return shard->stats;
+}
