@@ -60,7 +60,8 @@ typedef struct {
     int group;
 } az_pass_limits;
 
-/* What is kept of a layer's forward besides its input. */
+/* What is kept of a layer's forward besides its input. The last layer's activations of a group's
+ * last micro-batch are there in any case, so with a group of one its level gains nothing. */
 typedef enum {
     AZ_LEVEL_RECOMPUTE, /* nothing: all is computed again */
     AZ_LEVEL_CHEAP, /* outputs of products and of attention; norms and gate are computed again */
