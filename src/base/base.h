@@ -19,5 +19,6 @@
 #include "base/state.h"
 #include "base/stop.h"
 #include "base/str.h"
+#include "base/units.h"
 
 #endif

@@ -93,6 +93,12 @@ static void look_at_kernel(limit *l)
         fclose(f);
 }
 
+int64_t az_limits_get_reserve(int64_t bytes)
+{
+    const int64_t least = (int64_t)128 << 20, most = (int64_t)8 << 30, share = bytes / 20;
+    return share < least ? least : share > most ? most : share;
+}
+
 int64_t az_limits_get_memory(const char **out_source)
 {
     static limit l;

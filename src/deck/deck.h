@@ -23,6 +23,7 @@ bool az_deck_has(const az_deck *deck, const char *key);
  * _tokens, train.warmup_steps and _ratio) at most one was given: ask az_deck_has for the one that
  * is not the default. */
 int64_t az_deck_int(const az_deck *deck, const char *key);
+int64_t az_deck_size(const az_deck *deck, const char *key); /* bytes */
 double az_deck_real(const az_deck *deck, const char *key);
 bool az_deck_bool(const az_deck *deck, const char *key);
 /* String, choice or path; NULL if not given and without default. A path is relative to the deck's

@@ -37,6 +37,11 @@ int64_t az_deck_int(const az_deck *deck, const char *key)
     return get(deck, key, AZ_TYPE_INT)->i;
 }
 
+int64_t az_deck_size(const az_deck *deck, const char *key)
+{
+    return get(deck, key, AZ_TYPE_SIZE)->i;
+}
+
 double az_deck_real(const az_deck *deck, const char *key)
 {
     return get(deck, key, AZ_TYPE_REAL)->r;

@@ -141,6 +141,9 @@ az_err az_key_add_expected(az_str *out, const az_key *key)
     case AZ_TYPE_BOOL:
         err = az_str_add(out, "true or false");
         break;
+    case AZ_TYPE_SIZE:
+        err = az_str_add(out, AZ_SIZE_FORM);
+        break;
     case AZ_TYPE_STRING:
         err = az_str_add(out, "a string");
         break;

@@ -12,6 +12,7 @@ typedef enum {
     AZ_TYPE_BOOL,
     AZ_TYPE_STRING,
     AZ_TYPE_PATH,
+    AZ_TYPE_SIZE, /* bytes, with or without a unit */
     AZ_TYPE_CHOICE,
     AZ_TYPE_CHOICE_OR_PATH, /* a file of that name is written ./auto */
     AZ_TYPE_STRINGS,        /* a list; a scalar is a list of one */

@@ -219,6 +219,7 @@ static bool same_values(az_type type, const az_value *a, const az_value *b)
 {
     switch (type) {
     case AZ_TYPE_INT:
+    case AZ_TYPE_SIZE:
         return a->i == b->i;
     case AZ_TYPE_REAL:
         return a->r == b->r;

@@ -647,6 +647,18 @@ const az_key az_keys[] = {
      .text = "Threads of each rank; 0 takes what the environment says (OMP_NUM_THREADS, cores / "
              "ranks).",
      .resume = true},
+    {.name = "run.memory",
+     .also = "memory memory_limit max_memory memory_budget",
+     .type = AZ_TYPE_SIZE,
+     .ilo = 1 << 20,
+     .ihi = INT64_MAX,
+     .absent = "what control groups, Slurm and the kernel allow, less a reserve of 5 % (128 MiB to "
+               "8 GiB)",
+     .unit = "of a node's ranks together",
+     .text =
+         "Memory that the run may fill; how the base and what is computed from it lie in memory "
+         "follows from it.",
+     .resume = true},
     {.name = "run.compute",
      .also = "bf16 fp16 dtype torch_dtype",
      .type = AZ_TYPE_CHOICE,

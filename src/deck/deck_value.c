@@ -93,6 +93,11 @@ static bool real_in_range(const az_key *key, double v)
            (key->open & AZ_HI_OPEN ? v < key->hi : v <= key->hi);
 }
 
+static bool parse_size(int64_t *out, const az_node *node)
+{
+    return node->kind == AZ_NODE_SCALAR && az_parse_size(out, node->text);
+}
+
 static bool parse_bool(bool *out, const az_node *node)
 {
     static const char *const words[2][3] = {{"false", "False", "FALSE"}, {"true", "True", "TRUE"}};
@@ -263,6 +268,9 @@ az_err az_value_set(az_value *value, const az_key *key, const az_node *node, con
         break;
     case AZ_TYPE_REAL:
         right = parse_real(&value->r, node) && real_in_range(key, value->r);
+        break;
+    case AZ_TYPE_SIZE:
+        right = parse_size(&value->i, node) && int_in_range(key, value->i);
         break;
     case AZ_TYPE_BOOL:
         right = parse_bool(&value->b, node);

@@ -104,6 +104,7 @@ az_err az_value_add_yaml(az_str *out, const az_key *key, const az_value *v)
         return az_str_add(out, "null");
     switch (key->type) {
     case AZ_TYPE_INT:
+    case AZ_TYPE_SIZE:
         return az_str_add(out, "%lld", (long long)v->i);
     case AZ_TYPE_REAL:
         return az_str_add_real(out, v->r);

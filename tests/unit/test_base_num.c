@@ -199,6 +199,50 @@ static void hashes(void **state)
     assert_true(az_hash64("abc", 3, 0) != az_hash64("abd", 3, 0));
 }
 
+/* Sizes, speeds and rates with a unit behind them. */
+static void units(void **state)
+{
+    static const struct {
+        const char *text;
+        int64_t bytes;
+    } sizes[] = {{"24GiB", (int64_t)24 << 30},
+                 {"512 MB", 512000000},
+                 {"1000", 1000},
+                 {"1.5 KiB", 1536},
+                 {"2TB", 2000000000000},
+                 {"7 B", 7},
+                 {"0", 0},
+                 {".5kB", 500}};
+    static const char *const wrong[] = {"",       "GiB",    "-1",  "24G",         "24 gib", "1e",
+                                        "1GiB/s", "1 GiB ", "nan", "99999999TiB", "0x10",   "+5"};
+    int64_t bytes;
+    double v;
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        assert_true(az_parse_size(&bytes, sizes[i].text));
+        assert_true(bytes == sizes[i].bytes);
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        assert_false(az_parse_size(&bytes, wrong[i]));
+    assert_true(az_parse_speed(&v, "10Gbit/s") && v == 1.25e9);
+    assert_true(az_parse_speed(&v, "25 GB/s") && v == 25e9);
+    assert_true(az_parse_speed(&v, "1MiB/s") && v == 1048576);
+    assert_false(az_parse_speed(&v, "10Gbit"));
+    assert_false(az_parse_speed(&v, "10"));
+    assert_false(az_parse_speed(&v, "/s"));
+    assert_false(az_parse_speed(&v, "0MB/s"));
+    assert_true(az_parse_rate(&v, "1.5e12") && v == 1.5e12);
+    assert_true(az_parse_rate(&v, "300GFLOP/s") && v == 300e9);
+    assert_true(az_parse_rate(&v, "2 TFLOPS") && v == 2e12);
+    assert_true(az_parse_rate(&v, "3G") && v == 3e9);
+    assert_false(az_parse_rate(&v, "fast"));
+    assert_false(az_parse_rate(&v, "3X"));
+    assert_false(az_parse_rate(&v, "0"));
+    assert_true(az_limits_get_reserve((int64_t)1 << 30) == (int64_t)128 << 20);
+    assert_true(az_limits_get_reserve((int64_t)100 << 30) == (int64_t)5 << 30);
+    assert_true(az_limits_get_reserve(INT64_MAX) == (int64_t)8 << 30);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -208,6 +252,7 @@ int main(void)
         cmocka_unit_test(philox),
         cmocka_unit_test(distributions),
         cmocka_unit_test(hashes),
+        cmocka_unit_test(units),
     };
     return cmocka_run_group_tests_name("base numbers", tests, NULL, NULL) != 0;
 }

@@ -281,6 +281,22 @@ static void check_text(const az_deck *d, const char *key, const char *expected)
     az_str_fini(&out);
 }
 
+static void sizes(void **state)
+{
+    (void)state;
+    static const char *const args[] = {"run.memory=512 MB", NULL};
+    az_deck *d = open_deck(MINIMAL "run: {memory: 24GiB}\n", NULL);
+    assert_true(az_deck_size(d, "run.memory") == (int64_t)24 << 30);
+    check_text(d, "run.memory", "25769803776");
+    az_deck_close(d);
+    d = open_deck(MINIMAL "run: {memory: \"24 GiB\"}\n", args);
+    assert_true(az_deck_size(d, "run.memory") == 512000000);
+    az_deck_close(d);
+    d = open_deck(MINIMAL "run: {memory: 2000000}\n", NULL);
+    assert_true(az_deck_size(d, "run.memory") == 2000000);
+    az_deck_close(d);
+}
+
 /* For scripts: no quotes, nothing where there is nothing. */
 static void plain_text(void **state)
 {
@@ -404,6 +420,7 @@ int main(void)
         cmocka_unit_test(paths_are_relative_to_the_deck),
         cmocka_unit_test(words_or_a_path),
         cmocka_unit_test(round_trip),
+        cmocka_unit_test(sizes),
         cmocka_unit_test(plain_text),
         cmocka_unit_test(no_memory),
         cmocka_unit_test(help_finds_and_suggests),
