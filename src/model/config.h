@@ -27,6 +27,8 @@ typedef struct {
     int32_t eos[AZ_MAX_EOS]; /* generation_config.json's list if there is one, else config.json's */
     int n_eos;
     int32_t bos; /* -1: none */
+    int stored;  /* az_dtype that the weights are said to have (BF16 where nothing says), -1: one
+                    that adze does not compute with; the headers of the files decide */
 } az_config;
 
 /* Read DIR/config.json (v4 and v5 spellings) and generation_config.json. What adze does not do
@@ -69,6 +71,9 @@ typedef struct {
  * passed over; so is lm_head.weight in a tied model. */
 az_err az_table_create(az_table *table, const az_config *config, const az_tensor_set *set);
 void az_table_fini(az_table *table);
+/* The tensors of a model of which only config.json is there: their names, shapes and the type that
+ * it says, in no file. az_table_create takes such a set too. */
+az_err az_config_imply(az_tensor_set *set, const az_config *config);
 /* The linears of all layers, in model order (index = layer * AZ_N_LINEARS + kind). Free with
  * az_free. */
 az_err az_config_list_linears(az_linear **out_linears, int *out_n, const az_config *config);

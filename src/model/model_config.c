@@ -100,6 +100,24 @@ out:
     return err;
 }
 
+/* transformers 5 writes "dtype", 4 "torch_dtype". The headers of the files say what is stored; this
+ * is for those who have no files. */
+static void read_stored(const reader *r)
+{
+    static const struct {
+        const char *name;
+        az_dtype dtype;
+    } types[] = {{"float32", AZ_F32}, {"float16", AZ_F16}, {"bfloat16", AZ_BF16}};
+    const az_json *v = az_json_member(r->root, is_set(r->root, "dtype") ? "dtype" : "torch_dtype");
+    r->config->stored = AZ_BF16;
+    if (az_json_get_type(v) == AZ_JSON_NULL)
+        return;
+    r->config->stored = -1;
+    for (int i = 0; i < 3 && az_json_get_type(v) == AZ_JSON_STRING; i++)
+        if (strcmp(az_json_string(v, NULL), types[i].name) == 0)
+            r->config->stored = (int)types[i].dtype;
+}
+
 /* ---- what is not supported */
 static az_err check_architecture(const reader *r)
 {
@@ -322,6 +340,7 @@ static az_err read_document(const reader *r)
     strcpy(r->config->model_type, "llama");
     AZ_TRY(read_sizes(r));
     AZ_TRY(read_switches(r));
+    read_stored(r);
     AZ_TRY(read_rope(r));
     AZ_TRY(check_unsupported(r));
     AZ_TRY(read_ids(r));

@@ -162,6 +162,32 @@ out:
     return err;
 }
 
+az_err az_config_imply(az_tensor_set *set, const az_config *config)
+{
+    az_err err;
+    az_table table = {0};
+    az_tensor_out *tensors = NULL;
+    *set = (az_tensor_set){0};
+    if (config->stored < 0)
+        return az_fail(AZ_EINPUT, "config.json: dtype: supported: float32, float16, bfloat16");
+    AZ_TRY(AZ_NEW(table.weights, (size_t)count_weights(config), "table of tensors"));
+    list_weights(&table, config);
+    AZ_TRY(AZ_NEW(tensors, (size_t)table.n_weights, "table of tensors"));
+    for (int i = 0; i < table.n_weights; i++) {
+        const az_weight *w = &table.weights[i];
+        const bool vector = is_vector(w);
+        tensors[i] = (az_tensor_out){.name = w->name,
+                                     .dtype = (az_dtype)config->stored,
+                                     .n_dims = vector ? 1 : 2,
+                                     .shape = {vector ? w->cols : w->rows, vector ? 0 : w->cols}};
+    }
+    err = az_store_imply(set, tensors, table.n_weights);
+out:
+    az_free(tensors);
+    az_table_fini(&table);
+    return err;
+}
+
 void az_table_fini(az_table *table)
 {
     az_free(table->weights);

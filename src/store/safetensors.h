@@ -31,11 +31,25 @@ typedef struct {
     char *metadata; /* "__metadata__" of the first file as JSON text, or NULL */
 } az_tensor_set;
 
+/* A tensor to be written: names must be unique; data is row-major and of dtype. */
+typedef struct {
+    const char *name;
+    az_dtype dtype;
+    int n_dims;
+    int64_t shape[AZ_TENSOR_DIMS];
+    const void *data;
+} az_tensor_out;
+
 /* One file; every check of the format is made. All faults of the file are listed in one message. */
 az_err az_store_open_file(az_tensor_set *set, const char *path);
 /* A Hugging Face model directory: model.safetensors, or model.safetensors.index.json and its files.
  * All faults of all files and of the index are listed in one message. */
 az_err az_store_open_model(az_tensor_set *set, const char *dir);
+/* Whether the directory has model.safetensors or an index of such files. */
+bool az_store_has_model(const char *dir);
+/* A set of tensors that are in no file, sorted by name, for arithmetic on sizes: nothing can be
+ * read from it. data is not looked at. */
+az_err az_store_imply(az_tensor_set *set, const az_tensor_out *tensors, int64_t n);
 void az_store_close(az_tensor_set *set);
 /* NULL if there is none. Aliases are found too. */
 const az_tensor *az_store_find(const az_tensor_set *set, const char *name);
@@ -49,14 +63,6 @@ az_err az_store_read(void *buffer, const az_tensor_set *set, const az_tensor *te
 az_err az_store_pack(az_str *out, const az_tensor_set *set);
 az_err az_store_unpack(az_tensor_set *set, const void *bytes, size_t n);
 
-/* What is written: names must be unique; data is row-major and of dtype. */
-typedef struct {
-    const char *name;
-    az_dtype dtype;
-    int n_dims;
-    int64_t shape[AZ_TENSOR_DIMS];
-    const void *data;
-} az_tensor_out;
 /* Write atomically; header padded to 8 bytes, "__metadata__": {"format": "pt"}; read back and
  * checked. */
 az_err az_store_write(const char *path, const az_tensor_out *tensors, int64_t n);

@@ -220,6 +220,19 @@ out:
     return err;
 }
 
+static bool has_file(const char *dir, const char *name)
+{
+    char *path = az_path_join(dir, name);
+    const bool there = path != NULL && az_file_exists(path);
+    az_free(path);
+    return there;
+}
+
+bool az_store_has_model(const char *dir)
+{
+    return has_file(dir, SINGLE) || has_file(dir, INDEX);
+}
+
 az_err az_store_open_model(az_tensor_set *set, const char *dir)
 {
     az_err err;

@@ -42,6 +42,29 @@ void az_store_close(az_tensor_set *set)
     *set = (az_tensor_set){0};
 }
 
+az_err az_store_imply(az_tensor_set *set, const az_tensor_out *tensors, int64_t n)
+{
+    az_err err;
+    *set = (az_tensor_set){0};
+    AZ_TRY(AZ_NEW(set->tensors, (size_t)n, "tensor names"));
+    for (int64_t i = 0; i < n; i++) {
+        az_tensor *t = &set->tensors[set->n_tensors++];
+        *t = (az_tensor){.dtype = (int)tensors[i].dtype, .n_dims = tensors[i].n_dims, .file = -1};
+        strcpy(t->dtype_name, az_dtype_name(tensors[i].dtype));
+        memcpy(t->shape, tensors[i].shape, sizeof t->shape);
+        t->bytes = (int64_t)az_dtype_bytes(tensors[i].dtype);
+        for (int d = 0; d < t->n_dims; d++)
+            t->bytes *= t->shape[d];
+        t->name = az_strdup(tensors[i].name, "tensor names");
+        AZ_TRY(t->name != NULL ? AZ_OK : AZ_EENV);
+    }
+    az_store_sort(set);
+out:
+    if (err != AZ_OK)
+        az_store_close(set);
+    return err;
+}
+
 az_err az_store_open_file(az_tensor_set *set, const char *path)
 {
     az_err err;

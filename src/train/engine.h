@@ -26,7 +26,9 @@ typedef struct {
 } az_kept_adapter;
 
 typedef struct {
-    az_comm *comm; /* borrowed */
+    az_comm *comm;    /* borrowed */
+    bool config_does; /* set before az_engine_read: without safetensors the tensors that config.json
+                         implies will do; nothing can be loaded then */
     const char *model_dir;
     az_config config;
     az_tensor_set set;

@@ -33,7 +33,10 @@ static az_err share_model(az_engine *e)
     if (az_comm_rank(e->comm) == 0) {
         AZ_TRY(check_path(e->model_dir));
         AZ_TRY(az_config_read(&e->config, e->model_dir));
-        AZ_TRY(az_store_open_model(&e->set, e->model_dir));
+        if (e->config_does && !az_store_has_model(e->model_dir))
+            AZ_TRY(az_config_imply(&e->set, &e->config));
+        else
+            AZ_TRY(az_store_open_model(&e->set, e->model_dir));
         AZ_TRY(az_store_pack(&packed, &e->set));
     }
 out:

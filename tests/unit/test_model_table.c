@@ -307,12 +307,42 @@ static void test_rope(void **state)
     }
 }
 
+/* Without files: what config.json implies is what the table asks for. */
+static void test_implied(void **state)
+{
+    (void)state;
+    az_config config = small;
+    az_tensor_set set;
+    az_table table;
+    static const az_dtype types[] = {AZ_F32, AZ_F16, AZ_BF16};
+    for (int i = 0; i < 3; i++) {
+        int64_t n = 0;
+        config.tied = i == 1;
+        config.attention_bias = i == 2;
+        config.stored = (int)types[i];
+        assert_int_equal(az_config_imply(&set, &config), AZ_OK);
+        assert_int_equal(az_table_create(&table, &config, &set), AZ_OK);
+        assert_int_equal(set.n_tensors, table.n_weights);
+        for (int64_t t = 0; t < set.n_tensors; t++)
+            n += set.tensors[t].bytes;
+        assert_int_equal(n, az_config_count(&config) * (int64_t)az_dtype_bytes(types[i]));
+        assert_int_equal(az_store_find(&set, "model.norm.weight")->dtype, types[i]);
+        az_table_fini(&table);
+        az_store_close(&set);
+    }
+    config.stored = -1;
+    assert_int_equal(az_config_imply(&set, &config), AZ_EINPUT);
+    assert_non_null(strstr(az_err_message(), "supported: float32, float16, bfloat16"));
+    az_err_clear();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order),     cmocka_unit_test(test_faults),
         cmocka_unit_test(test_leftovers), cmocka_unit_test(test_linears),
         cmocka_unit_test(test_rope),      cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_implied),
     };
     return cmocka_run_group_tests(tests, make_tmp_dir, remove_tmp_dir);
 }
