@@ -63,7 +63,7 @@ static az_err conclude(az_err err)
     const az_err output = check_output();
     if (err == AZ_OK)
         err = output;
-    if (err != AZ_OK && az_log_is_speaker())
+    if (err != AZ_OK && err != AZ_ENOFIT && az_log_is_speaker())
         fprintf(stderr, "adze: %s%s\n", err == AZ_ESTOP ? "" : "error: ", az_err_message());
     return err;
 }

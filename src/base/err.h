@@ -9,6 +9,7 @@ typedef int az_err;
 
 enum {
     AZ_OK = 0,
+    AZ_ENOFIT = 1, /* no failure: `adze plan` has found that the run does not fit, and said it */
     AZ_EINPUT = 2, /* bad deck, bad file, bad arguments: the user can mend it */
     AZ_EENV = 3,   /* disk full, no memory, no permission */
     AZ_ELOST = 4,  /* a lost rank or a missed deadline */

@@ -36,6 +36,7 @@ az_cmd_run az_cmd_train;
 az_cmd_run az_cmd_eval;
 az_cmd_run az_cmd_generate;
 az_cmd_run az_cmd_data;
+az_cmd_run az_cmd_plan;
 az_cmd_run az_cmd_deck;
 az_cmd_run az_cmd_help;
 az_cmd_run az_cmd_inspect;

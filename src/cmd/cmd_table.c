@@ -10,6 +10,12 @@
 const az_cmd az_cmds[] = {
     {"train", true, az_cmd_train, DECK, "train an adapter",
      "model, data, lora, train, eval, output, shard, checkpoint, run"},
+    {"plan", false, az_cmd_plan,
+     "[--nodes N] [--ranks-per-node R] [--threads T] [--memory SIZE] [--device cpu|gpu] [--link "
+     "SPEED] [--flops RATE] [--disk SPEED] [--json] " DECK,
+     "what a training would need and do, here or elsewhere: memory, traffic, choices; 1 if it does "
+     "not fit",
+     "model, data, lora, train, eval, shard, checkpoint, run"},
     {"eval", true, az_cmd_eval, "[--json] " DECK,
      "loss and perplexity of the base model, or of base and eval.adapter, on a file",
      "model, data, eval, shard, run"},

@@ -3,7 +3,7 @@
 # their names. Prints FILE:LINE: RULE: what.
 
 BEGIN {
-    n = split("base deck dev comm kern store text data lora model shard optim pass train cmd", names, " ")
+    n = split("base deck dev comm kern store text data lora model shard optim pass plan train cmd", names, " ")
     for (i = 1; i <= n; i++)
         rank[names[i]] = i
     top = n + 1

@@ -1,0 +1,86 @@
+/* plan: bytes that move and operations that are made in a step, and how long that may take. */
+#include <config.h>
+
+#include <math.h>
+
+#include "plan/plan_priv.h"
+
+/* Weights. A fetch brings a unit into each domain's slot. A node has a part of it already, and from
+ * other nodes each byte comes to it once; its domains hand the rest to each other. */
+static az_err count_fetches(az_plan *plan, az_sizes *s)
+{
+    az_err err;
+    const az_plan_choice *c = &plan->choice;
+    const az_topology *t = &s->in->machine.topology;
+    const bool within = s->in->machine.gpu && c->scope == AZ_SCOPE_NODE;
+    const int64_t passes = az_ceil_div(s->rounds, c->group);
+    az_spread_traffic walk = {0};
+    for (int u = 0; u < s->list.n_units; u++)
+        s->cut_bytes[u] = s->resident[u] ? 0 : s->list.units[u].bytes;
+    if (c->n_resident < s->list.n_units)
+        AZ_TRY(az_spread_count(&walk, s->cut_bytes, s->list.n_units, s->program, s->n_program,
+                               c->slots));
+    else
+        err = AZ_OK;
+    const double bytes = (double)walk.bytes * (double)passes;
+    const double nodes = within ? 1 : t->n_nodes, here = s->node_domains;
+    const double over = within ? here : s->domains.n_nodes; /* parts that a unit is cut into */
+    plan->traffic.fetches = walk.fetches * passes;
+    plan->traffic.base_in = (int64_t)(bytes * (nodes - 1) / nodes);
+    plan->traffic.in_node =
+        (int64_t)fmax(0, here * bytes * (over - 1) / over - bytes * (nodes - 1) / nodes);
+out:
+    return err;
+}
+
+/* Adapter: sums (8 bytes) are reduced to their owners, parameters (4 bytes) shared by them. Of both
+ * a node sends and takes all but its own share, once each. */
+static void count_exchange(az_plan *plan, const az_sizes *s)
+{
+    const double n = (double)s->off[s->spans.n];
+    const double nodes = s->in->machine.topology.n_nodes, here = s->node_domains;
+    const double passes = (double)az_ceil_div(s->rounds, plan->choice.group);
+    const double sums = plan->choice.unit_reduce ? passes : 1;
+    plan->traffic.adapter_in = (int64_t)((8 * n * sums + 4 * n) * (nodes - 1) / nodes);
+    plan->traffic.in_node += (int64_t)((8 * n * sums + 4 * n) * (here - 1));
+}
+
+static void count_flops(az_plan *plan, const az_sizes *s)
+{
+    const az_plan_choice *c = &plan->choice;
+    /* the last layer's activations are still there when its backward begins, depth first */
+    const int kept = c->n_keep + c->n_cheap;
+    const int recompute = s->n_back - kept - (c->group == 1 && kept == 0 && s->n_back > 0);
+    plan->traffic.flops_again =
+        s->head_again + (recompute > 0 ? recompute * s->again[AZ_LEVEL_RECOMPUTE] : 0) +
+        c->n_cheap * s->again[AZ_LEVEL_CHEAP] + c->n_keep * s->again[AZ_LEVEL_KEEP];
+    plan->traffic.flops = s->flops + plan->traffic.flops_again;
+}
+
+/* The busiest rank has all rounds; with two slots or more transfers hide behind what is computed,
+ * all but one unit's. */
+static void estimate_time(az_plan *plan, const az_sizes *s)
+{
+    const az_machine *m = &s->in->machine;
+    const az_plan_traffic *t = &plan->traffic;
+    az_plan_time *time = &plan->time;
+    const double busiest = (double)s->rounds / (double)az_max_i64(1, s->in->work.n_micro);
+    time->compute = t->flops * busiest / m->flops;
+    time->transfer = (double)t->base_in / m->link;
+    time->exchange = (double)t->adapter_in / m->link;
+    const double one = t->fetches > 0 ? time->transfer / (double)t->fetches : 0;
+    const double walk = plan->choice.slots == 1 ? time->compute + time->transfer
+                                                : fmax(time->compute, time->transfer) + one;
+    time->step = walk + time->exchange;
+}
+
+az_err az_plan_count_cost(az_plan *plan, az_sizes *s)
+{
+    az_err err;
+    AZ_TRY(count_fetches(plan, s));
+    count_exchange(plan, s);
+    count_flops(plan, s);
+    estimate_time(plan, s);
+out:
+    return err;
+}

@@ -1,0 +1,118 @@
+/* plan: what a step computes: from the samples, or from the deck's limits. And what keys have
+ * settled. */
+#include <config.h>
+
+#include <string.h>
+
+#include "plan/plan_priv.h"
+
+/* Steps of an epoch that are looked at; more would only be alike. */
+enum { MAX_STEPS = 256 };
+
+/* The arrays of az_dataset. */
+static int64_t text_bytes(const az_dataset *set)
+{
+    return set->n_tokens * (int64_t)(sizeof *set->ids + sizeof *set->labels) +
+           set->n * (int64_t)(sizeof *set->start + sizeof *set->targets);
+}
+
+void az_work_from_samples(az_work_load *work, const az_dataset *train, az_schedule *schedule)
+{
+    const int64_t steps = az_min_i64(az_schedule_get_steps_per_epoch(schedule), MAX_STEPS);
+    double keys = 0;
+    *work = (az_work_load){.exact = true, .text_bytes = text_bytes(train)};
+    work->train.longest = train->longest;
+    az_schedule_get_max(schedule, &work->train.tokens, &work->train.sequences,
+                        &work->train.targets);
+    for (int64_t s = 0; s < steps; s++) {
+        az_step step;
+        az_schedule_set_step(schedule, s, &step);
+        work->n_micro = az_max_i64(work->n_micro, step.n_micro);
+        work->tokens = az_max_i64(work->tokens, step.n_tokens);
+        work->targets = az_max_i64(work->targets, step.n_targets);
+    }
+    for (int64_t i = 0; i < train->n; i++) {
+        const double T = (double)(train->start[i + 1] - train->start[i]);
+        keys += T * (T + 1) / 2;
+    }
+    work->keys = keys / (double)az_max_i64(1, train->n_tokens) * (double)work->tokens;
+}
+
+void az_work_add_eval(az_work_load *work, const az_dataset *eval, const az_pass_limits *limits)
+{
+    work->eval = *limits;
+    work->text_bytes += text_bytes(eval);
+}
+
+/* ---- from the deck */
+
+/* Bytes of a list of files; those that are not there count nothing. */
+static int64_t count_files(const az_deck *deck, const char *key)
+{
+    int64_t sum = 0, bytes;
+    for (int i = 0; i < az_deck_count(deck, key); i++)
+        if (az_file_exists(az_deck_item(deck, key, i))) {
+            if (az_file_size(&bytes, az_deck_item(deck, key, i)) == AZ_OK)
+                sum += bytes;
+            else
+                az_err_clear();
+        }
+    return sum;
+}
+
+void az_work_from_deck(az_work_load *work, const az_deck *deck)
+{
+    const int64_t T = az_deck_int(deck, "data.max_length");
+    const int64_t batch = az_deck_int(deck, "train.batch_size");
+    const bool by_tokens = az_deck_has(deck, "train.micro_batch_tokens");
+    const int64_t most = by_tokens ? az_deck_int(deck, "train.micro_batch_tokens") : 0;
+    const int64_t micro =
+        by_tokens ? az_max_i64(1, most / T) : az_deck_int(deck, "train.micro_batch_size");
+    const int64_t samples = az_min_i64(micro, batch);
+    *work = (az_work_load){.n_micro = az_ceil_div(batch, samples),
+                           .tokens = batch * T,
+                           .targets = batch * (T - 1),
+                           .keys = (double)batch * (double)T * ((double)T + 1) / 2};
+    work->train = (az_pass_limits){.tokens = by_tokens ? az_max_i64(T, most) : samples * T,
+                                   .longest = T,
+                                   .sequences = (int)samples};
+    work->train.targets = work->train.tokens - samples;
+    if (az_deck_has(deck, "eval.split") || az_deck_count(deck, "eval.file") > 0) {
+        const int64_t eval = az_max_i64(T, az_deck_int(deck, "eval.micro_batch_tokens"));
+        work->eval = (az_pass_limits){.tokens = eval,
+                                      .targets = eval,
+                                      .longest = T,
+                                      .sequences = (int)az_max_i64(1, eval / T)};
+    }
+    /* A token has a byte or more in its file, and what names it and its sample too; of text it is
+     * about four. Two are taken: ids and labels, 8 bytes, of half as many tokens. */
+    work->text_bytes = 4 * (count_files(deck, "data.files") + count_files(deck, "eval.file"));
+}
+
+/* The number of a word in "auto|first|second|...", auto being -1. */
+static int read_choice(const az_deck *deck, const char *key, const char *const *words, int n)
+{
+    const char *word = az_deck_string(deck, key);
+    for (int i = 0; i < n; i++)
+        if (strcmp(word, words[i]) == 0)
+            return i;
+    return -1;
+}
+
+void az_plan_read_keys(az_plan_keys *keys, const az_deck *deck)
+{
+    static const char *const orders[] = {"depth_first", "layer_major"};
+    static const char *const levels[] = {"recompute", "cheap", "keep"}; /* az_level */
+    static const char *const reduces[] = {"step", "unit"};
+    const char *scope = az_deck_string(deck, "shard.scope");
+    *keys = (az_plan_keys){
+        .scope = strcmp(scope, "world") == 0  ? AZ_SCOPE_WORLD
+                 : strcmp(scope, "node") == 0 ? AZ_SCOPE_NODE
+                                              : AZ_SCOPE_AUTO,
+        .resident = -1,
+        .accumulation = read_choice(deck, "shard.accumulation", orders, 2),
+        .activations = read_choice(deck, "shard.activations", levels, 3),
+        .gathered = -1,
+        .unit_reduce = read_choice(deck, "shard.reduce", reduces, 2),
+        .lead = az_deck_has(deck, "checkpoint.lead") ? az_deck_real(deck, "checkpoint.lead") : -1};
+}

@@ -1,0 +1,84 @@
+#!/bin/bash
+# `adze plan`: a directory with config.json alone will do; the output names every category; what does not fit is exit code 1 with
+# a change that then fits; options that are wrong are refused by name; --json is whole; the plan of small files is that of the
+# samples. No run is started and nothing is written.
+. "${srcdir:-.}/tests/runs/lib.sh"
+mkdir "$tmp/model"
+cat >"$tmp/model/config.json" <<'END'
+{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 5120, "intermediate_size": 25600,
+ "num_hidden_layers": 64, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
+ "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "tie_word_embeddings": false, "torch_dtype": "bfloat16"}
+END
+cat >"$tmp/deck.yaml" <<'END'
+model: {path: model}
+train: {batch_size: 32}
+END
+# plan CODE ARGUMENTS...: the command's output in $tmp/log
+plan() {
+    local code=$1 rc=0
+    shift
+    timeout 60 ./adze plan "$tmp/deck.yaml" "$@" >"$tmp/log" 2>&1 || rc=$?
+    [ $rc -eq "$code" ] || fail "adze plan $*: code $rc, expected $code"
+}
+says() { grep -qF -- "$1" "$tmp/log" || fail "does not say: $1"; }
+# refused MESSAGE ARGUMENTS...
+refused() {
+    local message=$1
+    shift
+    plan 2 "$@"
+    says "$message"
+}
+
+plan 0 --nodes 4 --ranks-per-node 4 --threads 2 --memory 128GB --link 25GB/s --flops 2TFLOP/s
+for word in 'base slices' 'gather slots' activations 'head chunk' adapter gradient moments communication 'page tables' libraries total; do
+    grep -q "^  $word " "$tmp/log" || fail "no row: $word"
+done
+for word in scope residency slots activations accumulation adapter reduce offload; do
+    grep -Eq "^(choices   |          )$word " "$tmp/log" || fail "no choice: $word"
+done
+says '4 nodes x 4 ranks x 2 threads; 119.21 GiB of memory a node (as given)'
+says 'link of a node 200 Gbit/s, 2 TFLOP/s a rank'
+grep -q '^fits ' "$tmp/log" || fail 'does not say that it fits'
+plan 0 --memory '256 GB' run.memory=1GiB # an option wins over the deck
+plan 1 run.memory=40GiB
+says 'does not fit'
+says 'the smallest change that fits: '
+
+# The change is made, and it fits.
+plan 1 --json --memory 40GiB
+need=$(sed -n 's/^  "change": {"memory": \([0-9]*\).*/\1/p' "$tmp/log")
+nodes=$(sed -n 's/^  "change": .*"nodes": \([0-9]*\).*/\1/p' "$tmp/log")
+[ -n "$need" ] && [ "$nodes" -gt 1 ] || fail 'change of the JSON'
+plan 0 --memory "$need"
+plan 0 --memory 40GiB --nodes "$nodes"
+plan 1 --memory 40GiB --nodes $((nodes - 1))
+
+# GPUs: planned, not run.
+plan 0 --device gpu --nodes 2 --ranks-per-node 8 --memory 24GB
+says '2 nodes x 8 GPUs (a rank each)'
+says 'for GPUs it can plan, not run'
+refused 'adze plan: --device gpu needs --memory' --device gpu
+
+# A thousand nodes.
+plan 0 --json --nodes 1000 --ranks-per-node 64 --memory 512GB train.batch_size=64000
+grep -q '"nodes": 1000, "ranks": 64000' "$tmp/log" || fail 'thousand nodes'
+tests/tools/read_json "$tmp/log" || fail 'JSON'
+
+refused 'adze plan: --nodes: found 0, expected a number from 1 to 100000' --nodes 0
+refused 'adze plan: --nodes: found nothing' --nodes
+refused 'adze plan: --memory: found 24G, expected a size such as 24GiB, 512 MB' --memory 24G
+refused 'adze plan: --link: found 10, expected a speed such as 25GB/s' --link 10
+refused 'adze plan: --flops: found fast, expected operations a second' --flops fast
+refused 'adze plan: --device: found tpu, expected cpu or gpu' --device tpu
+refused 'adze plan: --node: no such option; there are --nodes' --node 3
+refused 'run.memory: found 24G, expected a size such as 24GiB' run.memory=24G
+refused 'config.json: cannot open' model.path="$tmp/none"
+sed -i 's/"llama"/"qwen3"/' "$tmp/model/config.json"
+refused 'model_type: found "qwen3", supported: llama'
+
+# Small files are read: the step is that of the samples.
+timeout 60 ./adze plan "$src/tests/runs/exact.yaml" --memory 1GiB >"$tmp/log" 2>&1 || fail 'exact.yaml'
+says 'from the samples'
+timeout 60 ./adze plan "$src/tests/runs/exact.yaml" >"$tmp/log" 2>&1 || fail 'exact.yaml, this machine'
+says 'less a reserve of'
+exit 0
