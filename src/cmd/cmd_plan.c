@@ -171,6 +171,7 @@ static az_err read_samples(job *j)
     az_tokenizer *tokenizer = NULL;
     az_dataset train = {0}, eval = {0};
     az_schedule *schedule = NULL, *eval_schedule = NULL;
+    az_pass_limits limits = {0};
     const double cost = az_load_attention_cost(&j->engine.config);
     const az_batching batching = az_load_batching(j->deck);
     const int n_ranks = j->input.machine.topology.n_ranks;
@@ -182,16 +183,15 @@ static az_err read_samples(job *j)
         AZ_TRY(az_data_split(&train, &eval, az_deck_real(j->deck, "eval.split"),
                              (uint64_t)az_deck_int(j->deck, "train.seed")));
     AZ_TRY(az_schedule_create(&schedule, &train, &batching, cost, n_ranks, 0));
-    az_work_from_samples(&j->input.work, &train, schedule);
+    limits.longest = eval.longest;
     if (eval.n > 0) {
         const az_batching by = {.batch_size = eval.n,
                                 .micro_batch_tokens =
                                     az_deck_int(j->deck, "eval.micro_batch_tokens")};
-        az_pass_limits limits = {.longest = eval.longest};
         AZ_TRY(az_schedule_create(&eval_schedule, &eval, &by, cost, n_ranks, 0));
         az_schedule_get_max(eval_schedule, &limits.tokens, &limits.sequences, &limits.targets);
-        az_work_add_eval(&j->input.work, &eval, &limits);
     }
+    az_work_from_samples(&j->input.work, &train, schedule, eval.n > 0 ? &limits : NULL);
 out:
     az_schedule_destroy(eval_schedule);
     az_schedule_destroy(schedule);

@@ -50,10 +50,11 @@ typedef struct {
     bool exact;                 /* from the samples; else from the deck's limits */
 } az_work_load;
 
-/* From the samples and their schedule, which is left at some step; then those of evaluation, with
- * the limits of its micro-batches. */
-void az_work_from_samples(az_work_load *work, const az_dataset *train, az_schedule *schedule);
-void az_work_add_eval(az_work_load *work, const az_dataset *eval, const az_pass_limits *limits);
+/* From the samples and their schedule, which is left at some step. opt_eval: limits of the
+ * micro-batches of evaluation. To be called while all datasets and schedules of the run are there:
+ * the memory that they take is looked up. */
+void az_work_from_samples(az_work_load *work, const az_dataset *train, az_schedule *schedule,
+                          const az_pass_limits *opt_eval);
 /* The most that the deck allows, without samples: sizes of files stand for the text. */
 void az_work_from_deck(az_work_load *work, const az_deck *deck);
 
@@ -167,6 +168,10 @@ typedef struct {
 az_err az_plan_make(az_plan *plan, const az_plan_input *input);
 /* For a run that is to begin: AZ_EINPUT with what would fit, if it does not. */
 az_err az_plan_check(const az_plan *plan, const az_plan_input *input);
+/* What the modules are to do, as their options want it: which units are resident, [n_units] of
+ * az_shard_list_units; the level of each layer, [L]. The first fails for want of memory only. */
+az_err az_plan_fill_resident(bool *resident, const az_plan *plan, const az_plan_input *input);
+void az_plan_fill_levels(az_level *levels, const az_plan_choice *choice, int64_t L);
 /* "base slices". */
 const char *az_plan_category_name(az_plan_category category);
 
@@ -175,6 +180,11 @@ const char *az_plan_category_name(az_plan_category category);
 /* The whole plan as a table for people, and as JSON. */
 az_err az_plan_add_text(az_str *out, const az_plan *plan, const az_plan_input *input);
 az_err az_plan_add_json(az_str *out, const az_plan *plan, const az_plan_input *input);
+/* What is allocated now, of the fullest node, beside what was planned: a line each where they
+ * differ by more than a hundredth, and the sum. *out_difference: of the sums, as a share of the
+ * planned one. Of what processes take outside of adze's own memory nothing is known here. To be
+ * called while all of it is there. Collective. */
+void az_plan_compare(double *out_difference, const az_plan *plan, az_comm *comm);
 /* The lines of a run's banner. */
 void az_plan_say(const az_plan *plan, const az_plan_input *input);
 

@@ -41,8 +41,6 @@ void az_sizes_fini(az_sizes *sizes);
 az_err az_plan_count(az_plan *plan, az_sizes *sizes);
 /* Memory alone, and whether it fits. */
 void az_plan_count_memory(az_plan *plan, az_sizes *sizes);
-/* Levels of the layers: the last ones are kept, as their backward comes first. */
-void az_plan_fill_levels(az_level *levels, const az_plan_choice *choice, int64_t L);
 /* Traffic and time of a choice whose residency sizes hold. */
 az_err az_plan_count_cost(az_plan *plan, az_sizes *sizes);
 /* The best choice that fits, or the leanest, counted. */

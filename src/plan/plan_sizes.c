@@ -184,6 +184,7 @@ static void count_base(az_plan *plan, az_sizes *s)
     plan->base_bytes = (int64_t)s->list.bytes;
 }
 
+/* The last layers are kept: their backward comes first. */
 void az_plan_fill_levels(az_level *levels, const az_plan_choice *choice, int64_t L)
 {
     for (int64_t l = 0; l < L; l++)
@@ -291,4 +292,17 @@ const char *az_plan_category_name(az_plan_category category)
         "head chunk",  "adapter",     "gradient",       "moments",      "communication",
         "text",        "page tables", "libraries"};
     return names[category];
+}
+
+az_err az_plan_fill_resident(bool *resident, const az_plan *plan, const az_plan_input *input)
+{
+    az_err err;
+    az_sizes s;
+    az_topology over;
+    AZ_TRY(az_sizes_init(&s, input));
+    cut_over(&s, &plan->choice, &over);
+    az_shard_choose_resident(resident, &s.list, plan->choice.spend, &over);
+    az_sizes_fini(&s);
+out:
+    return err;
 }

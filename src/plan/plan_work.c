@@ -9,19 +9,28 @@
 /* Steps of an epoch that are looked at; more would only be alike. */
 enum { MAX_STEPS = 256 };
 
-/* The arrays of az_dataset. */
-static int64_t text_bytes(const az_dataset *set)
+/* What the datasets and schedules that are there take of this process. */
+static int64_t count_text(void)
 {
-    return set->n_tokens * (int64_t)(sizeof *set->ids + sizeof *set->labels) +
-           set->n * (int64_t)(sizeof *set->start + sizeof *set->targets);
+    static const char *const labels[] = {"dataset", "schedule", "data"};
+    int64_t sum = 0;
+    const char *label;
+    size_t bytes, most;
+    for (int i = 0; az_mem_get_label(i, &label, &bytes, &most); i++)
+        for (int k = 0; k < 3; k++)
+            sum += strcmp(label, labels[k]) == 0 ? (int64_t)bytes : 0;
+    return sum;
 }
 
-void az_work_from_samples(az_work_load *work, const az_dataset *train, az_schedule *schedule)
+void az_work_from_samples(az_work_load *work, const az_dataset *train, az_schedule *schedule,
+                          const az_pass_limits *opt_eval)
 {
     const int64_t steps = az_min_i64(az_schedule_get_steps_per_epoch(schedule), MAX_STEPS);
     double keys = 0;
-    *work = (az_work_load){.exact = true, .text_bytes = text_bytes(train)};
+    *work = (az_work_load){.exact = true, .text_bytes = count_text()};
     work->train.longest = train->longest;
+    if (opt_eval != NULL)
+        work->eval = *opt_eval;
     az_schedule_get_max(schedule, &work->train.tokens, &work->train.sequences,
                         &work->train.targets);
     for (int64_t s = 0; s < steps; s++) {
@@ -36,12 +45,6 @@ void az_work_from_samples(az_work_load *work, const az_dataset *train, az_schedu
         keys += T * (T + 1) / 2;
     }
     work->keys = keys / (double)az_max_i64(1, train->n_tokens) * (double)work->tokens;
-}
-
-void az_work_add_eval(az_work_load *work, const az_dataset *eval, const az_pass_limits *limits)
-{
-    work->eval = *limits;
-    work->text_bytes += text_bytes(eval);
 }
 
 /* ---- from the deck */
