@@ -112,7 +112,10 @@ void az_plan_read_keys(az_plan_keys *keys, const az_deck *deck)
         .scope = strcmp(scope, "world") == 0  ? AZ_SCOPE_WORLD
                  : strcmp(scope, "node") == 0 ? AZ_SCOPE_NODE
                                               : AZ_SCOPE_AUTO,
-        .resident = -1,
+        .resident = az_deck_has(deck, "shard.resident") ? az_deck_real(deck, "shard.resident")
+                    : strcmp(scope, "world") == 0       ? 0
+                                                        : -1,
+        .slots = az_deck_has(deck, "shard.slots") ? (int)az_deck_int(deck, "shard.slots") : 0,
         .accumulation = read_choice(deck, "shard.accumulation", orders, 2),
         .activations = read_choice(deck, "shard.activations", levels, 3),
         .gathered = -1,

@@ -144,6 +144,9 @@ static void check(const char *const *keys)
         az_plan_compare(&off, r.plan, comm);
     CHECK(err == AZ_OK);
     CHECK(off <= 0.02);
+    if (err == AZ_OK && strcmp(az_deck_string(r.deck, "shard.scope"), "world") == 0 &&
+        az_comm_get_topology(comm)->n_nodes > 1)
+        CHECK(r.plan->choice.slots > 0 && r.plan->traffic.base_in > 0);
     if (err == AZ_OK && off <= 0.02) { /* a plan that is wrong is found out */
         double wrong = 0;
         r.plan->memory[AZ_PLAN_ACTIVATIONS].domain += r.plan->total.domain / 20;
