@@ -17,6 +17,7 @@
 
 #include "base/base.h"
 #include "comm/comm.h"
+#include "comm/spread.h"
 #include "model/block.h"
 #include "model/config.h"
 #include "store/safetensors.h"
@@ -71,7 +72,7 @@ void az_shard_choose_resident(bool *resident, const az_unit_list *list, size_t s
 typedef struct {
     size_t held;      /* shared by a node's ranks: resident units and stripes of the others */
     size_t slots;     /* shared by a node's ranks: cut units brought together */
-    size_t own;       /* of each rank: indices, and the copy that poison wants */
+    size_t own;       /* of each rank: indices, programs, and the copy that poison wants */
     int n_slots;      /* 0: nothing is cut */
     size_t slot_each; /* bytes of a slot */
 } az_shard_sizes;
@@ -98,6 +99,7 @@ typedef struct {
     double share;             /* scope world: the part of az_shard_count_excess to be spent */
     int n_slots;              /* for cut units: how many may be there at a time, or under way */
     az_load_way load;
+    az_progress_kind progress; /* who keeps units coming (comm/spread.h) */
     bool poison; /* hand out private copies, filled with NaN when they are released (tests) */
 } az_shard_options;
 
@@ -117,9 +119,11 @@ int az_shard_count(const az_shard *shard, az_unit_kind kind);
 /* Largest number of rows of a head piece. */
 int64_t az_shard_get_head_rows(const az_shard *shard);
 
-/* Say in which order units (numbers in az_unit_list) will be gathered, so that they can be under
- * way before they are asked for. program is borrowed until az_shard_end, and the same on all ranks;
- * so is where it is ended, early or not. Collective. */
+/* Say in which order units (numbers in az_unit_list) will be gathered, so that they come while
+ * earlier ones are in use. A program is at most AZ_SHARD_PROGRAM times as long as the list, and the
+ * same on all ranks; so is where it is ended, early or not. In between only those collectives may
+ * be called that comm/spread.h names. Collective. */
+#define AZ_SHARD_PROGRAM 3
 void az_shard_begin(az_shard *shard, const int *program, int n);
 void az_shard_end(az_shard *shard);
 /* Bring unit i of a kind together: the program's next one, or (outside of begin and end) any. One
@@ -148,6 +152,7 @@ typedef struct {
     /* So far. */
     double waited_s;        /* by this rank, for units that were not there */
     int64_t gathers;        /* units asked for */
+    int64_t fetches;        /* units that were not there and were brought */
     int64_t received_bytes; /* brought to this node from others by all its ranks */
 } az_shard_stats;
 az_shard_stats az_shard_get_stats(const az_shard *shard);

@@ -46,24 +46,43 @@ static void choose(bool *resident, const az_shard *shard, const az_shard_options
                                  shard->topology);
 }
 
-static az_err allocate(az_shard *shard)
+/* A unit as it lies here: whole, or this rank's stripe of it. */
+static az_spread_item spread_unit(const az_shard *shard, int u)
+{
+    const az_unit *unit = &shard->index.units[u];
+    az_spread_item item = {.bytes = shard->index.list.units[u].bytes, .resident = unit->resident};
+    if (unit->resident)
+        item.home = az_shared_get(shard->memory) + unit->held_off;
+    else if (az_comm_lane(shard->comm) >= 0)
+        item.home = az_shard_get_stripe(shard, u);
+    return item;
+}
+
+static az_err allocate(az_shard *shard, az_progress_kind progress)
 {
     az_err err;
+    az_spread_item *items = NULL;
     const az_shard_sizes *sizes = &shard->stats.sizes;
+    const int n_units = shard->index.list.n_units;
     AZ_TRY(
         az_shared_create(&shard->memory, sizes->held, "adze-base", "base slices", 0, shard->comm));
-    if (sizes->slots > 0)
-        AZ_TRY(az_shared_create(&shard->slots, sizes->slots, "adze-slots", "gathered unit",
-                                AZ_SHARED_READONLY, shard->comm));
+    err = AZ_NEW(items, (size_t)n_units, "base index");
+    AZ_TRY(az_comm_agree(shard->comm, err));
+    for (int u = 0; u < n_units; u++)
+        items[u] = spread_unit(shard, u);
+    err = az_spread_create(&shard->spread, items, n_units, sizes->n_slots, sizes->slot_each,
+                           AZ_SHARD_PROGRAM * n_units, progress, "gathered unit", shard->comm);
 out:
+    az_free(items);
     return err;
 }
 
 static void release_memory(az_shard *shard)
 {
+    az_spread_destroy(shard->spread);
     az_shared_destroy(shard->memory);
-    az_shared_destroy(shard->slots);
-    shard->memory = shard->slots = NULL;
+    shard->spread = NULL;
+    shard->memory = NULL;
 }
 
 /* In one way. Collective. */
@@ -77,7 +96,7 @@ static az_err try_memory(az_shard *shard, const az_shard_options *o, az_scope sc
     place(shard, resident);
     shard->stats.sizes =
         az_shard_measure(&shard->index.list, resident, o->n_slots, o->poison, shard->topology);
-    err = allocate(shard);
+    err = allocate(shard, o->progress);
 out:
     az_free(resident);
     return err;
@@ -108,8 +127,7 @@ static az_err take_own(az_shard *shard)
     const az_unit_list *list = &shard->index.list;
     for (int u = 0; u < list->n_units && shard->poison; u++)
         largest = list->units[u].bytes > largest ? list->units[u].bytes : largest;
-    AZ_TRY(AZ_NEW(shard->counts, (size_t)shard->topology->n_nodes, "base index"));
-    AZ_TRY(AZ_NEW(shard->first, (size_t)shard->topology->n_nodes, "base index"));
+    AZ_TRY(AZ_NEW(shard->program, (size_t)(AZ_SHARD_PROGRAM * list->n_units), "base index"));
     AZ_TRY(AZ_NEW(shard->copy, largest, "gathered unit"));
     memset(shard->copy, AZ_SHARD_POISON, largest);
 out:
@@ -153,8 +171,7 @@ void az_shard_destroy(az_shard *opt_shard)
     az_shard_free_index(&opt_shard->index);
     release_memory(opt_shard);
     az_free(opt_shard->copy);
-    az_free(opt_shard->counts);
-    az_free(opt_shard->first);
+    az_free(opt_shard->program);
     az_free(opt_shard);
 }
 
@@ -195,5 +212,11 @@ uint64_t az_shard_hash(const az_shard *shard)
 
 az_shard_stats az_shard_get_stats(const az_shard *shard)
 {
-    return shard->stats;
+    az_shard_stats stats = shard->stats;
+    const az_spread_stats s = az_spread_get_stats(shard->spread);
+    stats.waited_s = s.wait_s;
+    stats.gathers = s.gets;
+    stats.fetches = s.fetches;
+    stats.received_bytes = s.node_bytes;
+    return stats;
 }

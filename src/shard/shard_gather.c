@@ -21,59 +21,21 @@ char *az_shard_get_stripe(const az_shard *shard, int u)
     return held + (size_t)lane * az_shard_count_blocks(info, shard->topology) * AZ_SHARD_ALIGN;
 }
 
-void az_shard_exchange(az_shard *shard, int u, const char *stripe, char *dest)
-{
-    const int lane = az_comm_lane(shard->comm), n_nodes = shard->topology->n_nodes;
-    size_t begin = 0;
-    if (lane < 0)
-        return;
-    for (int i = 0; i < n_nodes; i++) {
-        const az_range r = az_shard_cut_unit(&shard->index.list.units[u], lane * n_nodes + i,
-                                             az_comm_n_positions(shard->comm));
-        begin = i == 0 ? r.begin : begin;
-        shard->counts[i] = r.end - r.begin;
-        shard->first[i] = r.begin - begin;
-    }
-    az_comm_lane_allgatherv(shard->comm, stripe, dest + begin, shard->counts, shard->first);
-}
-
-/* Bytes of a cut unit that lie on other nodes. */
-static int64_t count_missing(const az_shard *shard, int u)
-{
-    const az_unit_info *info = &shard->index.list.units[u];
-    int64_t missing = (int64_t)info->bytes;
-    for (int lane = 0; lane < shard->topology->n_lanes; lane++) {
-        const az_range r =
-            az_shard_cut_unit(info, lane * shard->topology->n_nodes + az_comm_node(shard->comm),
-                              az_comm_n_positions(shard->comm));
-        missing -= (int64_t)(r.end - r.begin);
-    }
-    return missing;
-}
-
 void az_shard_begin(az_shard *shard, const int *program, int n)
 {
-    AZ_ASSERT(shard->program == NULL && shard->open < 0);
-    shard->program = program;
+    AZ_ASSERT(!shard->walking && shard->open < 0);
+    memcpy(shard->program, program, (size_t)n * sizeof *program);
+    shard->walking = true;
     shard->n_program = n;
     shard->at = 0;
+    az_spread_begin(shard->spread, program, n);
 }
 
 void az_shard_end(az_shard *shard)
 {
-    AZ_ASSERT(shard->program != NULL && shard->open < 0);
-    shard->program = NULL;
-}
-
-/* The slot has been let go by the node's ranks before it is filled, and is full before they read.
- */
-static const char *bring(az_shard *shard, int u)
-{
-    az_comm_node_barrier(shard->comm);
-    az_shard_exchange(shard, u, az_shard_get_stripe(shard, u), az_shared_get(shard->slots));
-    az_comm_node_barrier(shard->comm);
-    shard->stats.received_bytes += count_missing(shard, u);
-    return az_shared_get_readonly(shard->slots);
+    AZ_ASSERT(shard->walking && shard->open < 0);
+    shard->walking = false;
+    az_spread_end(shard->spread);
 }
 
 static const char *const kinds[AZ_N_UNIT_KINDS] = {[AZ_UNIT_EMBED] = "embedding",
@@ -85,19 +47,13 @@ void az_shard_gather(az_shard *shard, az_unit_kind kind, int i)
 {
     AZ_ASSERT(shard->open < 0 && i >= 0 && i < shard->index.list.count[kind]);
     const int u = shard->open = shard->index.list.first[kind] + i;
-    const az_unit *unit = &shard->index.units[u];
     az_watch_mark(shard->comm, kinds[kind], i);
-    if (shard->program != NULL)
+    if (shard->walking)
         AZ_ASSERT(shard->at < shard->n_program && shard->program[shard->at] == u);
+    else
+        az_spread_begin(shard->spread, &u, 1);
     shard->at++;
-    shard->stats.gathers++;
-    if (unit->resident) {
-        shard->data = az_shared_get(shard->memory) + unit->held_off;
-    } else {
-        const double begin = az_now();
-        shard->data = bring(shard, u);
-        shard->stats.waited_s += az_now() - begin;
-    }
+    shard->data = az_spread_get(shard->spread);
     if (shard->poison)
         shard->data = memcpy(shard->copy, shard->data, shard->index.list.units[u].bytes);
 }
@@ -109,6 +65,9 @@ void az_shard_release(az_shard *shard)
         memset(shard->copy, AZ_SHARD_POISON, shard->index.list.units[shard->open].bytes);
     shard->open = -1;
     shard->data = NULL;
+    az_spread_release(shard->spread);
+    if (!shard->walking)
+        az_spread_end(shard->spread);
 }
 
 static az_view view_of(const az_shard *shard, const az_member *m)

@@ -82,19 +82,45 @@ out:
     return err;
 }
 
+/* What the lane of this rank has read of a resident unit, on all nodes, to its place. counts,
+ * first: [n_nodes]. Collective over the lane. */
+static void exchange(az_shard *shard, int u, size_t *counts, size_t *first)
+{
+    const int lane = az_comm_lane(shard->comm), n_nodes = shard->topology->n_nodes;
+    size_t begin = 0;
+    if (lane < 0)
+        return;
+    for (int i = 0; i < n_nodes; i++) {
+        const az_range r = az_shard_cut_unit(&shard->index.list.units[u], lane * n_nodes + i,
+                                             az_comm_n_positions(shard->comm));
+        begin = i == 0 ? r.begin : begin;
+        counts[i] = r.end - r.begin;
+        first[i] = r.begin - begin;
+    }
+    az_comm_lane_allgatherv(shard->comm, az_shard_get_stripe(shard, u),
+                            az_shared_get(shard->memory) + shard->index.units[u].held_off + begin,
+                            counts, first);
+}
+
 /* Resident units, of which this node's ranks have read their parts. Collective. */
 static az_err complete(az_shard *shard)
 {
-    for (int u = 0; u < shard->index.list.n_units; u++) {
+    az_err err;
+    size_t *counts;
+    const size_t n_nodes = (size_t)shard->topology->n_nodes;
+    err = AZ_NEW(counts, 2 * n_nodes, "base index");
+    AZ_TRY(az_comm_agree(shard->comm, err));
+    for (int u = 0; u < shard->index.list.n_units && err == AZ_OK; u++) {
         const unsigned reasons = az_comm_poll(shard->comm);
-        if (reasons != 0)
-            return az_fail(AZ_ESTOP, "stopped by %s", az_stop_name(reasons));
         az_watch_mark(shard->comm, "unit", u);
-        if (shard->index.units[u].resident)
-            az_shard_exchange(shard, u, az_shard_get_stripe(shard, u),
-                              az_shared_get(shard->memory) + shard->index.units[u].held_off);
+        if (reasons != 0)
+            err = az_fail(AZ_ESTOP, "stopped by %s", az_stop_name(reasons));
+        else if (shard->index.units[u].resident)
+            exchange(shard, u, counts, counts + n_nodes);
     }
-    return AZ_OK;
+out:
+    az_free(counts);
+    return err;
 }
 
 /* In halves, so that no sum of signed numbers overflows. */

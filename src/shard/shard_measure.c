@@ -114,7 +114,9 @@ az_shard_sizes az_shard_measure(const az_unit_list *list, const bool *resident, 
                                 bool poison, const az_topology *topology)
 {
     az_shard_sizes s = {0};
+    az_spread_sizes spread;
     size_t largest = 0;
+    int n_cut = 0;
     for (int u = 0; u < list->n_units; u++) {
         const az_unit_info *unit = &list->units[u];
         const bool whole = resident[u] || topology->n_nodes == 1;
@@ -122,12 +124,15 @@ az_shard_sizes az_shard_measure(const az_unit_list *list, const bool *resident, 
         largest = unit->bytes > largest ? unit->bytes : largest;
         if (whole)
             continue;
-        s.n_slots = s.n_slots < n_slots ? s.n_slots + 1 : n_slots;
+        n_cut++;
         s.slot_each = unit->bytes > s.slot_each ? unit->bytes : s.slot_each;
     }
-    s.slots = (size_t)s.n_slots * s.slot_each;
+    const int longest = AZ_SHARD_PROGRAM * list->n_units;
+    az_spread_measure(&spread, list->n_units, n_cut, n_slots, s.slot_each, longest, topology);
+    s.n_slots = n_slots < n_cut ? n_slots : n_cut;
+    s.slots = spread.slot_bytes;
     s.own = sizeof(az_shard) + (size_t)list->n_units * (sizeof(az_unit_info) + sizeof(az_unit)) +
-            (size_t)list->n_members * sizeof(az_member) +
-            2 * (size_t)topology->n_nodes * sizeof(size_t) + (poison ? largest : 0);
+            (size_t)list->n_members * sizeof(az_member) + (size_t)longest * sizeof(int) +
+            spread.own_bytes + (poison ? largest : 0);
     return s;
 }

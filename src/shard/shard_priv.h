@@ -3,9 +3,10 @@
 #define AZ_SHARD_PRIV_H
 
 #include "comm/shared.h"
+#include "comm/spread.h"
 #include "shard/shard.h"
 
-#define AZ_SHARD_ALIGN 64
+#define AZ_SHARD_ALIGN AZ_SPREAD_BLOCK
 #define AZ_SHARD_POISON 0xff /* all bits set is NaN in f32, f16 and bf16 */
 /* Bytes that are read and hashed at a time, so that they are still in the cache. */
 enum { AZ_SHARD_CHUNK = 1 << 20 };
@@ -43,11 +44,11 @@ struct az_shard {
     const az_topology *topology;
     bool poison;
     az_load_way load;
-    az_shared *memory;      /* resident units and stripes, written while they are read only */
-    az_shared *slots;       /* NULL: nothing is cut */
-    char *copy;             /* poison: the gathered unit */
-    size_t *counts, *first; /* [n_nodes] of a lane's stripes, for the exchange */
-    const int *program;     /* NULL: none */
+    az_shared *memory; /* resident units and stripes, written while they are read only */
+    az_spread *spread; /* of all units */
+    char *copy;        /* poison: the gathered unit */
+    bool walking;      /* between begin and end */
+    int *program;      /* its units, [AZ_SHARD_PROGRAM n_units] */
     int n_program, at;
     int open;         /* the gathered unit, -1: none */
     const char *data; /* its bytes */
@@ -65,9 +66,6 @@ size_t az_shard_count_blocks(const az_unit_info *unit, const az_topology *topolo
 az_range az_shard_cut_unit(const az_unit_info *unit, int i, int n);
 /* Where this rank's stripe of a cut unit lies, or where its part of a resident one does. Local. */
 char *az_shard_get_stripe(const az_shard *shard, int u);
-/* The rest of the bytes of this rank's lane: from its stripe, and those of the other nodes, to dest
- * (the whole unit). Collective over the lane. */
-void az_shard_exchange(az_shard *shard, int u, const char *stripe, char *dest);
 /* Read this rank's part from the files; complete what is resident; make the fingerprint's sum.
  * Collective. */
 az_err az_shard_load(az_shard *shard, const az_tensor_set *set);

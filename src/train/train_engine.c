@@ -257,12 +257,15 @@ static az_shard_options shard_options(const az_deck *deck)
         [AZ_SCOPE_AUTO] = "auto", [AZ_SCOPE_WORLD] = "world", [AZ_SCOPE_NODE] = "node"};
     static const char *const ways[] = {
         [AZ_LOAD_AUTO] = "auto", [AZ_LOAD_JOB] = "job", [AZ_LOAD_NODE] = "node"};
+    static const char *const movers[] = {
+        [AZ_PROGRESS_AUTO] = "auto", [AZ_PROGRESS_THREAD] = "thread", [AZ_PROGRESS_POLL] = "poll"};
     return (az_shard_options){
         .scope = (az_scope)find_word(deck, "shard.scope", scopes),
         .share = az_deck_has(deck, "shard.resident") ? az_deck_real(deck, "shard.resident") : 0,
         .n_slots = az_deck_has(deck, "shard.slots") ? (int)az_deck_int(deck, "shard.slots")
                                                     : AZ_SHARD_SLOTS,
         .load = (az_load_way)find_word(deck, "model.load", ways),
+        .progress = (az_progress_kind)find_word(deck, "shard.progress", movers),
         .poison = az_deck_bool(deck, "run.poison")};
 }
 

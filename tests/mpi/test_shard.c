@@ -101,23 +101,56 @@ static int add_kind(model *m, int *program, int n, az_unit_kind kind, bool back)
     return n + list->count[kind];
 }
 
-/* Forward, the head twice, and back; ended after n_walked units. */
-static void check_program(model *m, int n_walked)
+/* Forward, the head twice, and back. */
+static int fill_program(model *m, int *program)
 {
-    int program[100], n = 0;
-    const az_unit_list *list = az_shard_get_units(m->shard);
+    int n = 0;
     n = add_kind(m, program, n, AZ_UNIT_EMBED, false);
     n = add_kind(m, program, n, AZ_UNIT_LAYER, false);
     n = add_kind(m, program, n, AZ_UNIT_NORM, false);
     n = add_kind(m, program, n, AZ_UNIT_HEAD, false);
     n = add_kind(m, program, n, AZ_UNIT_HEAD, false);
-    n = add_kind(m, program, n, AZ_UNIT_LAYER, true);
+    return add_kind(m, program, n, AZ_UNIT_LAYER, true);
+}
+
+/* Ended after n_walked units. */
+static void check_program(model *m, int n_walked)
+{
+    int program[100];
+    const int n = fill_program(m, program);
+    const az_unit_list *list = az_shard_get_units(m->shard);
     az_shard_begin(m->shard, program, n);
     for (int at = 0; at < n && at < n_walked; at++) {
         const az_unit_kind kind = list->units[program[at]].kind;
         check_unit(m, kind, program[at] - list->first[kind]);
     }
     az_shard_end(m->shard);
+}
+
+/* A program that is walked again and again fetches what was counted beforehand, which is the mean
+ * where walks take turns. */
+static void check_traffic(model *m, int n_slots)
+{
+    int program[100];
+    size_t cut[100];
+    az_spread_traffic counted;
+    const az_unit_list *list = az_shard_get_units(m->shard);
+    for (int u = 0; u < list->n_units; u++)
+        cut[u] = az_shard_is_resident(m->shard, u) ? 0 : list->units[u].bytes;
+    const int n = fill_program(m, program);
+    CHECK(az_spread_count(&counted, cut, list->n_units, program, n, n_slots) == AZ_OK);
+    const az_shard_stats before = az_shard_get_stats(m->shard);
+    check_program(m, 100);
+    const az_shard_stats after = az_shard_get_stats(m->shard);
+    const int64_t more = after.fetches - before.fetches - counted.fetches;
+    CHECK(more >= -1 && more <= 1);
+    CHECK(after.gathers - before.gathers == n);
+    /* All but this node's part, which is cut at blocks. */
+    const int n_nodes = az_comm_get_topology(comm)->n_nodes;
+    const int64_t missing = counted.bytes - counted.bytes / n_nodes;
+    const int64_t received = after.received_bytes - before.received_bytes;
+    const int64_t few = 64 * counted.fetches * az_comm_get_topology(comm)->n_lanes;
+    CHECK(more != 0 || (received <= missing + few && received >= missing - few));
 }
 
 /* No process may write into what a node holds: what the kernel says of its pages. Only slots, which
@@ -164,7 +197,10 @@ static void check_memory(model *m, const az_shard_options *o, int pieces)
     const az_shard_sizes planned = az_shard_measure(list, resident, o->n_slots, false, t);
     CHECK(planned.held == s.sizes.held && planned.slots == s.sizes.slots &&
           planned.n_slots == s.sizes.n_slots && planned.slot_each == s.sizes.slot_each);
-    CHECK(count_bytes("base index") == planned.own);
+    az_spread_sizes spread;
+    az_spread_measure(&spread, s.n_units, s.n_units - s.n_resident, o->n_slots, planned.slot_each,
+                      AZ_SHARD_PROGRAM * s.n_units, t);
+    CHECK(count_bytes("base index") + spread.own_bytes == planned.own);
     const bool whole = t->n_nodes == 1 || o->scope != AZ_SCOPE_WORLD || o->share == 1;
     CHECK((s.n_resident == s.n_units) == whole && (s.sizes.n_slots == 0) == whole);
     CHECK(az_shard_get_scope(m->shard) == (whole ? AZ_SCOPE_NODE : AZ_SCOPE_WORLD));
@@ -201,6 +237,7 @@ static void check_model(const char *dir, int pieces, const az_shard_options *o)
     check_unit(&m, AZ_UNIT_NORM, 0);
     for (int again = 0; again < 2; again++)
         check_program(&m, 100);
+    check_traffic(&m, o->n_slots);
     for (int stop = 0; stop < 4; stop++)
         check_program(&m, stop);
     check_program(&m, 100);
