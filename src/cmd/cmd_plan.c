@@ -16,7 +16,7 @@
 
 typedef struct {
     int64_t nodes, ranks, threads, memory; /* 0: not given */
-    double link, flops, disk;
+    double link, node_link, flops, disk;
     bool gpu, json;
 } flags;
 
@@ -67,6 +67,9 @@ static az_err read_flag(bool *out_known, flags *f, const char *flag, const char 
                    : bad_value(flag, opt_value, AZ_SIZE_FORM);
     if (strcmp(flag, "--link") == 0)
         return az_parse_speed(&f->link, text) ? AZ_OK : bad_value(flag, opt_value, AZ_SPEED_FORM);
+    if (strcmp(flag, "--node-link") == 0)
+        return az_parse_speed(&f->node_link, text) ? AZ_OK
+                                                   : bad_value(flag, opt_value, AZ_SPEED_FORM);
     if (strcmp(flag, "--disk") == 0)
         return az_parse_speed(&f->disk, text) ? AZ_OK : bad_value(flag, opt_value, AZ_SPEED_FORM);
     if (strcmp(flag, "--flops") == 0)
@@ -93,11 +96,12 @@ static az_err read_flags(flags *f, int *io_argc, char **argv)
         }
         AZ_TRY(read_flag(&known, f, argv[i], i + 1 < *io_argc ? argv[i + 1] : NULL));
         if (!known && strncmp(argv[i], "--", 2) == 0) {
-            err = az_fail(AZ_EINPUT,
-                          "adze plan: %.80s: no such option; there are --nodes, "
-                          "--ranks-per-node, --threads, --memory, --device, --link, --flops, "
-                          "--disk, --json",
-                          argv[i]);
+            err = az_fail(
+                AZ_EINPUT,
+                "adze plan: %.80s: no such option; there are --nodes, "
+                "--ranks-per-node, --threads, --memory, --device, --link, --node-link, --flops, "
+                "--disk, --json",
+                argv[i]);
             goto out;
         }
         if (known)
@@ -133,6 +137,8 @@ static az_err find_machine(job *j)
     m->threads = (int)(f->threads > 0 ? f->threads : threads);
     m->link = f->link;
     m->link_given = f->link > 0;
+    m->node_link = f->node_link;
+    m->node_link_given = f->node_link > 0;
     m->flops = f->flops;
     m->flops_given = f->flops > 0;
     m->disk = f->disk;

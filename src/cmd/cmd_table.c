@@ -12,7 +12,7 @@ const az_cmd az_cmds[] = {
      "model, data, lora, train, eval, output, shard, checkpoint, run"},
     {"plan", false, az_cmd_plan,
      "[--nodes N] [--ranks-per-node R] [--threads T] [--memory SIZE] [--device cpu|gpu] [--link "
-     "SPEED] [--flops RATE] [--disk SPEED] [--json] " DECK,
+     "SPEED] [--node-link SPEED] [--flops RATE] [--disk SPEED] [--json] " DECK,
      "what a training would need and do, here or elsewhere: memory, traffic, choices; 1 if it does "
      "not fit",
      "model, data, lora, train, eval, shard, checkpoint, run"},

@@ -32,7 +32,8 @@ typedef struct {
     double link;      /* bytes a second into a node, and out of it at the same time */
     double flops;     /* operations a second of a rank */
     double disk;      /* bytes a second that checkpoints are written with; 0: not known */
-    bool link_given, flops_given; /* else they are assumed */
+    double node_link; /* bytes a second into a GPU from the others of its node */
+    bool link_given, flops_given, node_link_given; /* else they are assumed */
 } az_machine;
 
 /* This machine's memory, less a reserve, or what is given: run.memory. */
@@ -122,12 +123,13 @@ typedef struct {
 
 /* A step. */
 typedef struct {
-    int64_t base_in;    /* weights into a node, from other nodes */
-    int64_t adapter_in; /* gradient sums and parameters into a node; as much goes out */
-    int64_t in_node;    /* between memories of a node's ranks */
-    int64_t fetches;    /* units that are brought, in a step */
-    double flops;       /* of all ranks, what is computed again included */
-    double flops_again; /* of it: what is computed again as it was not kept */
+    int64_t base_in;     /* weights into a node, from other nodes */
+    int64_t adapter_in;  /* gradient sums and parameters into a node; as much goes out */
+    int64_t base_within; /* weights between the memories of a node's GPUs */
+    int64_t in_node;     /* these and the adapter */
+    int64_t fetches;     /* units that are brought, in a step */
+    double flops;        /* of all ranks, what is computed again included */
+    double flops_again;  /* of it: what is computed again as it was not kept */
 } az_plan_traffic;
 
 /* Seconds a step, to compare choices with; not a promise. */

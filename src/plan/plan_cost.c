@@ -27,8 +27,9 @@ static az_err count_fetches(az_plan *plan, az_sizes *s)
     const double over = within ? here : s->domains.n_nodes; /* parts that a unit is cut into */
     plan->traffic.fetches = walk.fetches * passes;
     plan->traffic.base_in = (int64_t)(bytes * (nodes - 1) / nodes);
-    plan->traffic.in_node =
+    plan->traffic.base_within =
         (int64_t)fmax(0, here * bytes * (over - 1) / over - bytes * (nodes - 1) / nodes);
+    plan->traffic.in_node = plan->traffic.base_within;
 out:
     return err;
 }
@@ -66,8 +67,11 @@ static void estimate_time(az_plan *plan, const az_sizes *s)
     az_plan_time *time = &plan->time;
     const double busiest = (double)s->rounds / (double)az_max_i64(1, s->in->work.n_micro);
     time->compute = t->flops * busiest / m->flops;
-    time->transfer = (double)t->base_in / m->link;
-    time->exchange = (double)t->adapter_in / m->link;
+    /* GPUs of a node take their parts at the same time, each over a link of its own. */
+    const double within = m->gpu ? 1 / (m->node_link * s->node_domains) : 0;
+    time->transfer = (double)t->base_in / m->link + (double)t->base_within * within;
+    time->exchange =
+        (double)t->adapter_in / m->link + (double)(t->in_node - t->base_within) * within;
     const double one = t->fetches > 0 ? time->transfer / (double)t->fetches : 0;
     const double walk = plan->choice.slots == 1 ? time->compute + time->transfer
                                                 : fmax(time->compute, time->transfer) + one;

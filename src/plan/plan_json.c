@@ -46,6 +46,8 @@ static az_err add_machine(az_str *out, const az_plan_input *in)
     AZ_TRY(add_text(out, "memory_source", m->source));
     AZ_TRY(add_real(out, "link", m->link));
     AZ_TRY(add_bool(out, "link_assumed", !m->link_given));
+    AZ_TRY(add_real(out, "node_link", m->node_link));
+    AZ_TRY(add_bool(out, "node_link_assumed", !m->node_link_given));
     AZ_TRY(add_real(out, "flops", m->flops));
     AZ_TRY(add_bool(out, "flops_assumed", !m->flops_given));
     AZ_TRY(add_bool(out, "runs_here", !m->gpu));
@@ -148,6 +150,7 @@ static az_err add_cost(az_str *out, const az_plan *plan)
     AZ_TRY(add_int(out, "fetches", t->fetches));
     AZ_TRY(add_int(out, "adapter_into_node", t->adapter_in));
     AZ_TRY(add_int(out, "within_node", t->in_node));
+    AZ_TRY(add_int(out, "weights_within_node", t->base_within));
     AZ_TRY(add_real(out, "flops", t->flops));
     AZ_TRY(add_real(out, "flops_made_again", t->flops_again));
     AZ_TRY(az_str_add(out, "},\n  \"estimate\": {\"compute_s\": "));

@@ -9,6 +9,7 @@
 /* Assumptions, said as such. A core of a server of the last ten years multiplies matrices in f32 at
  * this speed or more; a GPU of its time likewise. */
 static const double link_cpu = 1.25e9, link_gpu = 12.5e9; /* 10 and 100 Gbit/s */
+static const double node_link = 25e9;                     /* PCI Express 4.0, 16 lanes */
 static const double flops_thread = 30e9, flops_gpu = 30e12;
 
 void az_machine_find_memory(az_machine *machine, int64_t opt_given)
@@ -34,6 +35,8 @@ void az_machine_assume(az_machine *machine)
     }
     if (!machine->link_given)
         machine->link = machine->gpu ? link_gpu : link_cpu;
+    if (!machine->node_link_given)
+        machine->node_link = node_link;
     if (!machine->flops_given)
         machine->flops = machine->gpu ? flops_gpu : flops_thread * machine->threads;
 }

@@ -53,8 +53,12 @@ static az_err add_machine(az_str *out, const az_plan_input *in)
                           m->threads == 1 ? "" : "s"));
     AZ_TRY(az_str_add(out, "; %s of memory a %s (%s)\n", az_format_bytes((double)m->memory),
                       domain_of(in), m->source));
-    AZ_TRY(az_str_add(out, "          link of a node %s%s, %s a rank%s\n", format_speed(m->link),
-                      m->link_given ? "" : " (assumed)", format_flops(m->flops, "FLOP/s"),
+    AZ_TRY(az_str_add(out, "          link of a node %s%s, ", format_speed(m->link),
+                      m->link_given ? "" : " (assumed)"));
+    if (m->gpu)
+        AZ_TRY(az_str_add(out, "of a GPU within its node %s%s, ", format_speed(m->node_link),
+                          m->node_link_given ? "" : " (assumed)"));
+    AZ_TRY(az_str_add(out, "%s a rank%s\n", format_flops(m->flops, "FLOP/s"),
                       m->flops_given ? "" : " (assumed)"));
     if (m->gpu)
         AZ_TRY(az_str_add(out, "          this version trains on CPUs alone: for GPUs it can plan, "
