@@ -51,7 +51,14 @@ const az_key az_keys[] = {
      .fallback = "auto",
      .text = "Who reads the base. job: each byte is read from the file system once, and goes from "
              "node to node. node: each node reads what it keeps whole (nodes with fast disks of "
-             "their own). auto is job.",
+             "their own, or with model.stage). auto is node with model.stage, else job.",
+     .resume = true},
+    {.name = "model.stage",
+     .type = AZ_TYPE_PATH,
+     .absent = "the model is read where it is",
+     .text = "Directory on a disk of each node to which the model's files are copied before they "
+             "are read, each node's ranks sharing the work; a copy that is there already is used "
+             "again. It stays there: remove it when the disk is to be clean.",
      .resume = true},
 
     /* ---- data */

@@ -48,8 +48,8 @@ typedef struct {
  * AZ_ADAPTER_PATH. Collective. */
 az_err az_engine_read(az_engine *engine, const az_deck *deck, az_adapter_source source,
                       const char *opt_path, az_comm *comm);
-/* After az_engine_read: the adapter (rank 0 reads it for all, or each rank its part of a file),
- * then the base's slices. Collective. */
+/* After az_engine_read: the copy of model.stage, if it is given, the adapter (rank 0 reads it for
+ * all, or each rank its part of a file), then the base's slices. Collective. */
 az_err az_engine_load(az_engine *engine, const az_deck *deck);
 void az_engine_close(az_engine *engine);
 /* What a pass takes. Local. */

@@ -10,6 +10,7 @@
 #include "kern/kern.h"
 #include "store/json.h"
 #include "train/engine.h"
+#include "train/stage.h"
 
 /* The path goes into JSON: into adapter_config.json, hours later. */
 static az_err check_path(const char *path)
@@ -259,12 +260,15 @@ static az_shard_options shard_options(const az_deck *deck)
         [AZ_LOAD_AUTO] = "auto", [AZ_LOAD_JOB] = "job", [AZ_LOAD_NODE] = "node"};
     static const char *const movers[] = {
         [AZ_PROGRESS_AUTO] = "auto", [AZ_PROGRESS_THREAD] = "thread", [AZ_PROGRESS_POLL] = "poll"};
+    az_load_way way = (az_load_way)find_word(deck, "model.load", ways);
+    if (way == AZ_LOAD_AUTO && az_deck_has(deck, "model.stage"))
+        way = AZ_LOAD_NODE; /* each node has all files */
     return (az_shard_options){
         .scope = (az_scope)find_word(deck, "shard.scope", scopes),
         .share = az_deck_has(deck, "shard.resident") ? az_deck_real(deck, "shard.resident") : 0,
         .n_slots = az_deck_has(deck, "shard.slots") ? (int)az_deck_int(deck, "shard.slots")
                                                     : AZ_SHARD_SLOTS,
-        .load = (az_load_way)find_word(deck, "model.load", ways),
+        .load = way,
         .progress = (az_progress_kind)find_word(deck, "shard.progress", movers),
         .poison = az_deck_bool(deck, "run.poison")};
 }
@@ -295,6 +299,9 @@ out:
 az_err az_engine_load(az_engine *e, const az_deck *deck)
 {
     az_err err;
+    const char *stage = az_deck_string(deck, "model.stage");
+    if (stage != NULL)
+        AZ_TRY(az_stage_model(&e->set, e->model_dir, stage, e->comm));
     AZ_TRY(open_params(e));
     if (e->source != AZ_ADAPTER_NONE)
         AZ_TRY(fill_adapter(e, deck));

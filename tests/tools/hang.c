@@ -1,8 +1,9 @@
-/* Preloaded by tests/fault/hung.sh: makes one rank, or all, stand still.
+/* Preloaded by tests/fault/hung.sh and stage.sh: makes one rank, or all, stand still.
  *
  *   AZ_HANG=finalize   MPI_Finalize does not return
  *   AZ_HANG=pread      the read number AZ_HANG_AT does not, with the locks of stdio held, and
  * whoever asks for memory from then on stands still too: what the watchdog does must need neither
+ *   AZ_HANG=pwrite     the first write at a place of a file does not
  *   AZ_HANG_RANK=1     where; all ranks without it */
 #include <config.h>
 
@@ -64,6 +65,26 @@ ssize_t pread(int fd, void *buffer, size_t n, off_t offset)
 ssize_t pread64(int fd, void *buffer, size_t n, off_t offset)
 {
     return read_at(fd, buffer, n, offset);
+}
+
+static ssize_t write_at(int fd, const void *buffer, size_t n, off_t offset)
+{
+    static ssize_t (*next)(int, const void *, size_t, off_t);
+    if (next == NULL)
+        next = (ssize_t(*)(int, const void *, size_t, off_t))dlsym(RTLD_NEXT, "pwrite64");
+    if (is_here("pwrite"))
+        stand_still();
+    return next(fd, buffer, n, offset);
+}
+
+ssize_t pwrite(int fd, const void *buffer, size_t n, off_t offset)
+{
+    return write_at(fd, buffer, n, offset);
+}
+
+ssize_t pwrite64(int fd, const void *buffer, size_t n, off_t offset)
+{
+    return write_at(fd, buffer, n, offset);
 }
 
 /* glibc's own names, as dlsym would ask for memory itself. */
