@@ -232,6 +232,24 @@ out:
     return err;
 }
 
+/* The files that are mapped are the node's copy. */
+static az_err check_map(const az_deck *deck, az_deck_faults *faults)
+{
+    az_err err = AZ_OK;
+    static const char why[] = "goes against model.load: map, in which every unit is resident, as "
+                              "the system's cache of the files";
+    const az_value *load = right(deck, "model.load"), *scope = right(deck, "shard.scope");
+    const az_value *resident = right(deck, "shard.resident");
+    if (load == NULL || strcmp(load->s, "map") != 0)
+        return AZ_OK;
+    if (scope != NULL && strcmp(scope->s, "world") == 0)
+        AZ_TRY(rule_fault(faults, deck, "shard.scope", why));
+    if (resident != NULL && resident->r < 1)
+        AZ_TRY(rule_fault(faults, deck, "shard.resident", why));
+out:
+    return err;
+}
+
 az_err az_deck_check_rules(az_deck *deck, az_deck_faults *faults)
 {
     az_err err;
@@ -252,6 +270,7 @@ az_err az_deck_check_rules(az_deck *deck, az_deck_faults *faults)
                           "needs lora.target_modules as a list, not as one string"));
     AZ_TRY(check_evaluation(deck, faults));
     AZ_TRY(check_hints(deck, faults));
+    AZ_TRY(check_map(deck, faults));
     const az_value *unit = right(deck, "checkpoint.striping_unit");
     if (unit != NULL && unit->i % 65536 != 0)
         AZ_TRY(rule_fault(faults, deck, "checkpoint.striping_unit", "is no multiple of 65536"));

@@ -47,11 +47,14 @@ const az_key az_keys[] = {
      .resume = true},
     {.name = "model.load",
      .type = AZ_TYPE_CHOICE,
-     .choices = "auto|job|node",
+     .choices = "auto|job|node|map",
      .fallback = "auto",
      .text = "Who reads the base. job: each byte is read from the file system once, and goes from "
              "node to node. node: each node reads what it keeps whole (nodes with fast disks of "
-             "their own, or with model.stage). auto is node with model.stage, else job.",
+             "their own, or with model.stage). map: the files are used where they are, as the "
+             "system's cache of them, which jobs of a node share: nothing is copied or counted as "
+             "the job's memory; they must not change meanwhile. auto is node with model.stage, "
+             "else job.",
      .resume = true},
     {.name = "model.stage",
      .type = AZ_TYPE_PATH,

@@ -62,6 +62,7 @@ void az_work_from_deck(az_work_load *work, const az_deck *deck);
 /* What keys have settled; the fields are as in az_plan_choice, and auto where they are negative. */
 typedef struct {
     int scope;       /* az_scope, AZ_SCOPE_AUTO */
+    bool map;        /* model.load: the base is the system's cache of its files */
     double resident; /* of the base's bytes */
     int slots;
     int accumulation; /* 0 depth first, 1 layer-major */

@@ -160,6 +160,11 @@ static void cut_over(const az_sizes *s, const az_plan_choice *choice, az_topolog
         out->n_nodes = out->n_ranks = s->node_domains;
 }
 
+static bool is_mapped(const az_sizes *s)
+{
+    return s->in->keys.map && !s->in->machine.gpu;
+}
+
 static void count_base(az_plan *plan, az_sizes *s)
 {
     az_plan_choice *c = &plan->choice;
@@ -176,7 +181,8 @@ static void count_base(az_plan *plan, az_sizes *s)
     c->resident = (double)whole / (double)s->list.bytes;
     const az_shard_sizes sizes = az_shard_measure(&s->list, s->resident, c->slots, false, &over);
     const bool all = c->n_resident == s->list.n_units;
-    add(plan, all ? AZ_PLAN_COPY : AZ_PLAN_RESIDENT, whole, 0, 0);
+    if (!is_mapped(s)) /* the system's cache of files is nobody's memory */
+        add(plan, all ? AZ_PLAN_COPY : AZ_PLAN_RESIDENT, whole, 0, 0);
     add(plan, AZ_PLAN_SLICES, sizes.held - whole, 0, 0);
     add(plan, AZ_PLAN_SLOTS, sizes.slots, 0, 0);
     add(plan, AZ_PLAN_LIBRARIES, 0, sizes.own, sizes.own);
@@ -244,7 +250,9 @@ static void count_process(az_plan *plan, const az_sizes *s)
     size_t own = 0;
     for (int c = 0; c < AZ_PLAN_N_CATEGORIES; c++)
         own += (size_t)plan->memory[c].most;
+    const size_t files = is_mapped(s) ? s->list.bytes : 0;
     const size_t tables_bytes = (size_t)own_rank + az_shared_measure_tables(mapped, s->page) +
+                                az_shared_measure_tables(files, 4096) +
                                 az_shared_measure_tables(own, 4096);
     add(plan, AZ_PLAN_PAGE_TABLES, 0, tables_bytes, tables_bytes);
 }

@@ -108,10 +108,12 @@ void az_plan_read_keys(az_plan_keys *keys, const az_deck *deck)
     static const char *const levels[] = {"recompute", "cheap", "keep"}; /* az_level */
     static const char *const reduces[] = {"step", "unit"};
     const char *scope = az_deck_string(deck, "shard.scope");
+    const bool map = strcmp(az_deck_string(deck, "model.load"), "map") == 0;
     *keys = (az_plan_keys){
-        .scope = strcmp(scope, "world") == 0  ? AZ_SCOPE_WORLD
-                 : strcmp(scope, "node") == 0 ? AZ_SCOPE_NODE
-                                              : AZ_SCOPE_AUTO,
+        .map = map,
+        .scope = strcmp(scope, "world") == 0         ? AZ_SCOPE_WORLD
+                 : strcmp(scope, "node") == 0 || map ? AZ_SCOPE_NODE
+                                                     : AZ_SCOPE_AUTO,
         .resident = az_deck_has(deck, "shard.resident") ? az_deck_real(deck, "shard.resident")
                     : strcmp(scope, "world") == 0       ? 0
                                                         : -1,

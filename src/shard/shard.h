@@ -88,8 +88,9 @@ typedef enum { AZ_SCOPE_AUTO, AZ_SCOPE_WORLD, AZ_SCOPE_NODE } az_scope;
 
 /* Who reads. job: each byte is read from the files once, and comes from node to node where it is
  * resident. node: each node reads what is resident there, its ranks a part each; of cut units each
- * byte is read once. auto: job. */
-typedef enum { AZ_LOAD_AUTO, AZ_LOAD_JOB, AZ_LOAD_NODE } az_load_way;
+ * byte is read once. map: nothing is copied: every unit is resident, as the system's cache of the
+ * files, which jobs of a node share. auto: job. */
+typedef enum { AZ_LOAD_AUTO, AZ_LOAD_JOB, AZ_LOAD_NODE, AZ_LOAD_MAP } az_load_way;
 
 #define AZ_SHARD_SLOTS 2 /* where nobody asks for another number */
 
@@ -144,10 +145,13 @@ az_err az_shard_fingerprint_files(uint64_t *out, const az_config *config, const 
                                   const az_tensor_set *set);
 /* Hash of what this node holds. Local. */
 uint64_t az_shard_hash(const az_shard *shard);
+/* Where files are used in place: fails if one was written to since. Local. */
+az_err az_shard_check_files(const az_shard *shard);
 
 typedef struct {
     az_shard_sizes sizes;
     size_t base_bytes, resident_bytes; /* of all units, of the resident ones */
+    bool mapped;                       /* nothing but tensors that are not aligned was copied */
     int n_units, n_resident;
     /* So far. */
     double waited_s;        /* by this rank, for units that were not there */

@@ -51,7 +51,9 @@ static az_spread_item spread_unit(const az_shard *shard, int u)
 {
     const az_unit *unit = &shard->index.units[u];
     az_spread_item item = {.bytes = shard->index.list.units[u].bytes, .resident = unit->resident};
-    if (unit->resident)
+    if (shard->map != NULL) /* of its first tensor; the others are elsewhere */
+        item.home = az_shard_find_mapped(shard, &shard->index.members[unit->first]);
+    else if (unit->resident)
         item.home = az_shared_get(shard->memory) + unit->held_off;
     else if (az_comm_lane(shard->comm) >= 0)
         item.home = az_shard_get_stripe(shard, u);
@@ -64,8 +66,9 @@ static az_err allocate(az_shard *shard, az_progress_kind progress)
     az_spread_item *items = NULL;
     const az_shard_sizes *sizes = &shard->stats.sizes;
     const int n_units = shard->index.list.n_units;
-    AZ_TRY(
-        az_shared_create(&shard->memory, sizes->held, "adze-base", "base slices", 0, shard->comm));
+    if (shard->map == NULL)
+        AZ_TRY(az_shared_create(&shard->memory, sizes->held, "adze-base", "base slices", 0,
+                                shard->comm));
     err = AZ_NEW(items, (size_t)n_units, "base index");
     AZ_TRY(az_comm_agree(shard->comm, err));
     for (int u = 0; u < n_units; u++)
@@ -96,6 +99,9 @@ static az_err try_memory(az_shard *shard, const az_shard_options *o, az_scope sc
     place(shard, resident);
     shard->stats.sizes =
         az_shard_measure(&shard->index.list, resident, o->n_slots, o->poison, shard->topology);
+    shard->stats.mapped = shard->map != NULL;
+    if (shard->map != NULL)
+        shard->stats.sizes.held = az_shard_map_count_copied(shard->map);
     err = allocate(shard, o->progress);
 out:
     az_free(resident);
@@ -107,6 +113,9 @@ static az_err take_memory(az_shard *shard, const az_shard_options *o)
 {
     az_err err;
     const bool chosen = o->scope == AZ_SCOPE_AUTO && o->opt_resident == NULL;
+    if (shard->map != NULL) /* the files are there as a whole */
+        return try_memory(shard, &(az_shard_options){.n_slots = o->n_slots, .poison = o->poison},
+                          AZ_SCOPE_NODE);
     const az_scope scope = chosen ? choose_scope(shard) : o->scope;
     err = try_memory(shard, o, scope);
     if (err == AZ_EENV && chosen && scope == AZ_SCOPE_NODE && shard->topology->n_nodes > 1) {
@@ -153,9 +162,12 @@ az_err az_shard_create(az_shard **out_shard, const az_config *config, const az_t
     if (err == AZ_OK)
         err = take_own(shard);
     AZ_TRY(az_comm_agree(comm, err));
+    if (shard->load == AZ_LOAD_MAP)
+        AZ_TRY(az_shard_map_create(&shard->map, table, set, comm));
     AZ_TRY(take_memory(shard, options));
     AZ_TRY(az_shard_load(shard, set));
-    AZ_TRY(az_comm_agree(comm, az_shared_protect(shard->memory)));
+    if (shard->memory != NULL)
+        AZ_TRY(az_comm_agree(comm, az_shared_protect(shard->memory)));
     AZ_TRY(az_comm_agree(comm, az_shard_seal(&shard->fingerprint, config, table, set)));
     *out_shard = shard;
     shard = NULL;
@@ -170,6 +182,7 @@ void az_shard_destroy(az_shard *opt_shard)
         return;
     az_shard_free_index(&opt_shard->index);
     release_memory(opt_shard);
+    az_shard_map_destroy(opt_shard->map);
     az_free(opt_shard->copy);
     az_free(opt_shard->program);
     az_free(opt_shard);
@@ -207,7 +220,19 @@ uint64_t az_shard_get_fingerprint(const az_shard *shard)
 
 uint64_t az_shard_hash(const az_shard *shard)
 {
-    return az_hash64(az_shared_get(shard->memory), shard->stats.sizes.held, 0);
+    uint64_t hash = 0;
+    if (shard->map == NULL)
+        return az_hash64(az_shared_get(shard->memory), shard->stats.sizes.held, 0);
+    for (int i = 0; i < shard->index.list.n_members; i++) {
+        const az_member *m = &shard->index.members[i];
+        hash = az_hash64(az_shard_find_mapped(shard, m), m->bytes, hash);
+    }
+    return hash;
+}
+
+az_err az_shard_check_files(const az_shard *shard)
+{
+    return shard->map != NULL ? az_shard_map_check(shard->map) : AZ_OK;
 }
 
 az_shard_stats az_shard_get_stats(const az_shard *shard)

@@ -38,6 +38,25 @@ void az_shard_end(az_shard *shard)
     az_spread_end(shard->spread);
 }
 
+const char *az_shard_find_mapped(const az_shard *shard, const az_member *m)
+{
+    return az_shard_map_get(shard->map, m->tensor) +
+           m->row0 * (int64_t)(m->bytes / (size_t)m->rows);
+}
+
+/* The gathered unit, as a private copy. */
+static const char *copy_unit(az_shard *shard, int u)
+{
+    const az_unit *unit = &shard->index.units[u];
+    if (shard->map == NULL)
+        return memcpy(shard->copy, shard->data, shard->index.list.units[u].bytes);
+    for (int i = unit->first; i < unit->first + unit->n_members; i++) {
+        const az_member *m = &shard->index.members[i];
+        memcpy(shard->copy + m->offset, az_shard_find_mapped(shard, m), m->bytes);
+    }
+    return shard->copy;
+}
+
 static const char *const kinds[AZ_N_UNIT_KINDS] = {[AZ_UNIT_EMBED] = "embedding",
                                                    [AZ_UNIT_LAYER] = "layer",
                                                    [AZ_UNIT_NORM] = "norm",
@@ -55,7 +74,9 @@ void az_shard_gather(az_shard *shard, az_unit_kind kind, int i)
     shard->at++;
     shard->data = az_spread_get(shard->spread);
     if (shard->poison)
-        shard->data = memcpy(shard->copy, shard->data, shard->index.list.units[u].bytes);
+        shard->data = copy_unit(shard, u);
+    else if (shard->map != NULL)
+        shard->data = NULL;
 }
 
 void az_shard_release(az_shard *shard)
@@ -72,7 +93,9 @@ void az_shard_release(az_shard *shard)
 
 static az_view view_of(const az_shard *shard, const az_member *m)
 {
-    return (az_view){shard->data + m->offset, (az_dtype)m->tensor->dtype, m->rows, m->weight->cols};
+    const char *data =
+        shard->data != NULL ? shard->data + m->offset : az_shard_find_mapped(shard, m);
+    return (az_view){data, (az_dtype)m->tensor->dtype, m->rows, m->weight->cols};
 }
 
 void az_shard_get_layer(const az_shard *shard, az_layer *out_layer)

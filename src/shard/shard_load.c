@@ -158,6 +158,11 @@ az_err az_shard_load(az_shard *shard, const az_tensor_set *set)
 {
     az_err err;
     sums mine = {0, 0};
+    if (shard->map != NULL) {
+        AZ_TRY(az_comm_agree(shard->comm, az_shard_map_hash(&mine.each, shard->map)));
+        AZ_TRY(az_shard_map_copy(shard->map));
+        return add_sums(shard, &mine);
+    }
     AZ_TRY(az_comm_agree(shard->comm, read_part(&mine, shard, set)));
     if (shard->load == AZ_LOAD_JOB && shard->topology->n_nodes > 1)
         AZ_TRY(complete(shard));

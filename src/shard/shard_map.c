@@ -45,7 +45,7 @@ static void place(az_shard_map *map)
 static az_err open_files(az_shard_map *map)
 {
     az_err err;
-    AZ_TRY(AZ_NEW(map->copy_off, (size_t)map->set->n_tensors, "base index"));
+    AZ_TRY(AZ_NEW(map->copy_off, (size_t)map->set->n_tensors, "tensor names"));
     place(map);
     err = az_store_map_create(&map->files, map->set, "model.load: map");
 out:
@@ -58,7 +58,7 @@ az_err az_shard_map_create(az_shard_map **out_map, const az_table *table, const 
     az_err err;
     az_shard_map *map = NULL;
     *out_map = NULL;
-    err = AZ_NEW(map, 1, "base index");
+    err = AZ_NEW(map, 1, "tensor names");
     if (err == AZ_OK) {
         *map = (az_shard_map){.table = table, .set = set, .comm = comm};
         err = open_files(map);

@@ -5,6 +5,7 @@
 #include "comm/shared.h"
 #include "comm/spread.h"
 #include "shard/shard.h"
+#include "shard/shard_map.h"
 
 #define AZ_SHARD_ALIGN AZ_SPREAD_BLOCK
 #define AZ_SHARD_POISON 0xff /* all bits set is NaN in f32, f16 and bf16 */
@@ -45,13 +46,14 @@ struct az_shard {
     bool poison;
     az_load_way load;
     az_shared *memory; /* resident units and stripes, written while they are read only */
+    az_shard_map *map; /* AZ_LOAD_MAP: in the place of memory, which is NULL then */
     az_spread *spread; /* of all units */
     char *copy;        /* poison: the gathered unit */
     bool walking;      /* between begin and end */
     int *program;      /* its units, [AZ_SHARD_PROGRAM n_units] */
     int n_program, at;
     int open;         /* the gathered unit, -1: none */
-    const char *data; /* its bytes */
+    const char *data; /* its bytes; NULL: each tensor is where map says */
     az_shard_stats stats;
     uint64_t fingerprint;
 };
@@ -66,6 +68,8 @@ size_t az_shard_count_blocks(const az_unit_info *unit, const az_topology *topolo
 az_range az_shard_cut_unit(const az_unit_info *unit, int i, int n);
 /* Where this rank's stripe of a cut unit lies, or where its part of a resident one does. Local. */
 char *az_shard_get_stripe(const az_shard *shard, int u);
+/* Where a member's bytes lie in its file, mapped. Local. */
+const char *az_shard_find_mapped(const az_shard *shard, const az_member *member);
 /* Read this rank's part from the files; complete what is resident; make the fingerprint's sum.
  * Collective. */
 az_err az_shard_load(az_shard *shard, const az_tensor_set *set);

@@ -60,7 +60,12 @@ static void say_memory(const az_deck *deck, az_comm *comm, const az_engine *engi
     double total = mine, most = mine;
     az_comm_sum_f64(comm, &total, 1);
     az_comm_max_f64(comm, &most, 1);
-    if (az_shard_get_scope(engine->shard) == AZ_SCOPE_NODE)
+    if (s.mapped)
+        az_say(
+            "base      %s used where the files are, as the system's cache of them, read-only; %s "
+            "copied as they are not aligned",
+            az_format_bytes((double)s.base_bytes), az_format_bytes((double)s.sizes.held));
+    else if (az_shard_get_scope(engine->shard) == AZ_SCOPE_NODE)
         az_say("base      one copy a node of %s, read by its ranks in place, protected",
                az_format_bytes((double)s.base_bytes));
     else

@@ -256,8 +256,10 @@ static az_shard_options shard_options(const az_deck *deck)
 {
     static const char *const scopes[] = {
         [AZ_SCOPE_AUTO] = "auto", [AZ_SCOPE_WORLD] = "world", [AZ_SCOPE_NODE] = "node"};
-    static const char *const ways[] = {
-        [AZ_LOAD_AUTO] = "auto", [AZ_LOAD_JOB] = "job", [AZ_LOAD_NODE] = "node"};
+    static const char *const ways[] = {[AZ_LOAD_AUTO] = "auto",
+                                       [AZ_LOAD_JOB] = "job",
+                                       [AZ_LOAD_NODE] = "node",
+                                       [AZ_LOAD_MAP] = "map"};
     static const char *const movers[] = {
         [AZ_PROGRESS_AUTO] = "auto", [AZ_PROGRESS_THREAD] = "thread", [AZ_PROGRESS_POLL] = "poll"};
     az_load_way way = (az_load_way)find_word(deck, "model.load", ways);

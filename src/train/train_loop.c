@@ -163,6 +163,7 @@ static az_err save(az_run *r)
     const double begin = az_now();
     az_report_sync(&r->report);
     AZ_TRY(az_run_keep(r));
+    AZ_TRY(az_comm_agree(r->comm, az_shard_check_files(r->engine.shard)));
     err = az_saves_write(&r->saves, &r->trainer);
     az_report_pause(&r->report, az_now() - begin);
     r->unsaved = err != AZ_OK;

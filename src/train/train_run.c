@@ -224,6 +224,7 @@ static az_err write_adapter(az_run *r)
     AZ_TRY(az_comm_agree(r->comm, err));
     az_watch_enter(r->comm, AZ_PHASE_SAVE, r->trainer.step);
     AZ_TRY(az_run_keep(r));
+    AZ_TRY(az_comm_agree(r->comm, az_shard_check_files(r->engine.shard)));
     AZ_TRY(az_params_gather_all(&flat, r->engine.params));
     if (az_comm_rank(r->comm) == 0)
         err = az_lora_write(flat, &r->engine.lora, &r->engine.peft, dtype, dir);

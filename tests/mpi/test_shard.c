@@ -60,6 +60,7 @@ typedef struct {
     az_tensor_set set;
     az_table table;
     az_shard *shard;
+    size_t unaligned; /* bytes of tensors that do not lie at multiples of their elements' size */
 } model;
 
 /* Gather unit i of a kind, compare it with the files, release it. Returns the rows of a piece. */
@@ -158,7 +159,7 @@ static void check_traffic(model *m, int n_slots)
 static void check_protected(const az_shard_stats *stats)
 {
     char line[400], rights[8];
-    int base = 0, slots = 0;
+    int base = 0, slots = 0, files = 0;
     FILE *f = fopen("/proc/self/maps", "r");
     CHECK(f != NULL);
     while (f != NULL && fgets(line, sizeof line, f) != NULL) {
@@ -166,9 +167,14 @@ static void check_protected(const az_shard_stats *stats)
             CHECK(sscanf(line, "%*s %7s", rights) == 1 && strcmp(rights, "r--s") == 0);
             base++;
         }
+        if (strstr(line, ".safetensors") != NULL) {
+            CHECK(sscanf(line, "%*s %7s", rights) == 1 && strcmp(rights, "r--s") == 0);
+            files++;
+        }
         slots += strstr(line, "memfd:adze-slots") != NULL && strstr(line, " r--s ") != NULL;
     }
-    CHECK(base == 1 && slots == (stats->sizes.n_slots > 0));
+    CHECK(base == (stats->sizes.held > 0) && (files > 0) == stats->mapped);
+    CHECK(slots == (stats->sizes.n_slots > 0));
     if (f != NULL)
         fclose(f);
 }
@@ -195,8 +201,9 @@ static void check_memory(model *m, const az_shard_options *o, int pieces)
     for (int u = 0; u < list->n_units; u++)
         resident[u] = az_shard_is_resident(m->shard, u);
     const az_shard_sizes planned = az_shard_measure(list, resident, o->n_slots, false, t);
-    CHECK(planned.held == s.sizes.held && planned.slots == s.sizes.slots &&
-          planned.n_slots == s.sizes.n_slots && planned.slot_each == s.sizes.slot_each);
+    CHECK((o->load == AZ_LOAD_MAP || planned.held == s.sizes.held) &&
+          planned.slots == s.sizes.slots && planned.n_slots == s.sizes.n_slots &&
+          planned.slot_each == s.sizes.slot_each);
     az_spread_sizes spread;
     az_spread_measure(&spread, s.n_units, s.n_units - s.n_resident, o->n_slots, planned.slot_each,
                       AZ_SHARD_PROGRAM * s.n_units, t);
@@ -204,7 +211,8 @@ static void check_memory(model *m, const az_shard_options *o, int pieces)
     const bool whole = t->n_nodes == 1 || o->scope != AZ_SCOPE_WORLD || o->share == 1;
     CHECK((s.n_resident == s.n_units) == whole && (s.sizes.n_slots == 0) == whole);
     CHECK(az_shard_get_scope(m->shard) == (whole ? AZ_SCOPE_NODE : AZ_SCOPE_WORLD));
-    CHECK(!whole || s.sizes.held == s.base_bytes);
+    CHECK(!whole || o->load == AZ_LOAD_MAP || s.sizes.held == s.base_bytes);
+    CHECK(o->load != AZ_LOAD_MAP || (s.mapped && s.sizes.held == m->unaligned));
     const size_t shared = az_comm_node_rank(comm) == 0 ? s.sizes.held : 0;
     CHECK(count_bytes("base slices") >= shared && (shared > 0 || count_bytes("base slices") == 0));
     /* An even part of every unit, rounded up to 64 bytes on each rank. */
@@ -220,6 +228,18 @@ static void check_model(const char *dir, int pieces, const az_shard_options *o)
     CHECK(az_config_read(&m.config, dir) == AZ_OK && az_store_open_model(&m.set, dir) == AZ_OK);
     CHECK(az_table_create(&m.table, &m.config, &m.set) == AZ_OK);
     CHECK(az_shard_create(&m.shard, &m.config, &m.table, &m.set, comm, o) == AZ_OK);
+    for (int i = 0; i < m.table.n_weights; i++) {
+        const az_tensor *t = &m.set.tensors[m.table.weights[i].index];
+        if (t->offset % (int64_t)az_dtype_bytes((az_dtype)t->dtype) != 0)
+            m.unaligned += ((size_t)t->bytes + 63) / 64 * 64;
+    }
+    static uint64_t fingerprint; /* of the model before */
+    static char before[400];
+    if (m.shard != NULL) {
+        CHECK(strcmp(before, dir) != 0 || fingerprint == az_shard_get_fingerprint(m.shard));
+        fingerprint = az_shard_get_fingerprint(m.shard);
+        snprintf(before, sizeof before, "%s", dir);
+    }
     if (m.shard == NULL) {
         fprintf(stderr, "%s: %s\n", dir, az_err_message());
         return;
@@ -260,6 +280,8 @@ static void check_scopes(const char *dir, int pieces)
         {.scope = AZ_SCOPE_WORLD, .n_slots = 4, .share = 0.5, .load = AZ_LOAD_NODE},
         {.scope = AZ_SCOPE_WORLD, .n_slots = 64, .load = AZ_LOAD_JOB, .poison = true},
         {.scope = AZ_SCOPE_WORLD, .n_slots = 2, .share = 1},
+        {.scope = AZ_SCOPE_AUTO, .n_slots = 2, .load = AZ_LOAD_MAP},
+        {.scope = AZ_SCOPE_NODE, .n_slots = 2, .load = AZ_LOAD_MAP, .poison = true},
         {.scope = AZ_SCOPE_AUTO, .n_slots = 2, .load = AZ_LOAD_JOB}};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         check_model(dir, pieces, &options[i]);
