@@ -58,6 +58,9 @@ static void count_flops(az_plan *plan, const az_sizes *s)
     plan->traffic.flops = s->flops + plan->traffic.flops_again;
 }
 
+/* From one node to the next, where several in turn hand data on: a guess for good networks. */
+static const double hop_s = 1e-5;
+
 /* The busiest rank has all rounds; with two slots or more transfers hide behind what is computed,
  * all but one unit's. */
 static void estimate_time(az_plan *plan, const az_sizes *s)
@@ -69,9 +72,12 @@ static void estimate_time(az_plan *plan, const az_sizes *s)
     time->compute = t->flops * busiest / m->flops;
     /* GPUs of a node take their parts at the same time, each over a link of its own. */
     const double within = m->gpu ? 1 / (m->node_link * s->node_domains) : 0;
+    const double turn = hop_s * (double)(s->in->machine.topology.n_nodes - 1);
     time->transfer = (double)t->base_in / m->link + (double)t->base_within * within;
+    if (t->base_in > 0)
+        time->transfer += turn * (double)t->fetches;
     time->exchange =
-        (double)t->adapter_in / m->link + (double)(t->in_node - t->base_within) * within;
+        (double)t->adapter_in / m->link + (double)(t->in_node - t->base_within) * within + 2 * turn;
     const double one = t->fetches > 0 ? time->transfer / (double)t->fetches : 0;
     const double walk = plan->choice.slots == 1 ? time->compute + time->transfer
                                                 : fmax(time->compute, time->transfer) + one;

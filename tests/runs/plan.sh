@@ -81,4 +81,13 @@ timeout 60 ./adze plan "$src/tests/runs/exact.yaml" --memory 1GiB >"$tmp/log" 2>
 says 'from the samples'
 timeout 60 ./adze plan "$src/tests/runs/exact.yaml" >"$tmp/log" 2>&1 || fail 'exact.yaml, this machine'
 says 'less a reserve of'
-exit 0
+
+# A run moves what the plan says: five steps of two rounds on two nodes, weights cut over them.
+steps=(train.micro_batch_size=1 train.batch_size=8 train.max_steps=5 eval.file=null eval.steps=null shard.scope=world shard.slots=2 shard.accumulation=depth_first)
+timeout 60 ./adze plan "$src/tests/runs/exact.yaml" --json --nodes 2 --ranks-per-node 2 "${steps[@]}" >"$tmp/json" || fail 'plan of two nodes'
+planned=$(sed -n 's/.*"weights_into_node": \([0-9]*\).*/\1/p' "$tmp/json")
+MPIR_CVAR_NUM_CLIQUES=2 adze 4 train "$src/tests/runs/exact.yaml" output.dir="$tmp/out" "${steps[@]}" || fail 'two nodes'
+sed -n 's/^gathers .* of \([0-9.]*\) \([A-Za-z]*\) received by each node.*/\1 \2/p' "$tmp/log" | awk -v planned="$planned" '
+    { unit["B"] = 1; unit["KiB"] = 1024; unit["MiB"] = 1048576; moved = $1 * unit[$2] / 5 }
+    END { off = moved / planned - 1; print "planned " planned ", moved " moved " bytes a step"; exit !(planned > 0 && off < 0.05 && off > -0.05) }' ||
+    fail 'a run moves something else than was planned'
