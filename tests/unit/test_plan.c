@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -320,14 +321,15 @@ static void test_time(void **state)
     make_topology(1000, 64);
     make_work(64000, 512);
     input.machine.memory = 256 * GIB;
-    const double begin = az_now();
+    const clock_t begin = clock(); /* of the processor: others may use the machine */
     make();
     assert_true(plan.fits);
     input.machine.memory = 16 * GIB;
     make();
     assert_false(plan.fits);
-    /* about 0.3 s on a machine that does nothing else */
-    assert_true(az_now() - begin < 10);
+    const double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
+    print_message("two plans for 1,000 nodes: %.2f s\n", seconds);
+    assert_true(seconds < 2);
     close_model();
 }
 
