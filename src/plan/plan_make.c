@@ -38,7 +38,12 @@ static void explain_base(az_plan *plan, const az_sizes *s)
     const bool gpu = s->in->machine.gpu, all = c->n_resident == s->list.n_units;
     const char *domain = gpu ? "GPU" : "node";
     char value[64];
-    if (keys->scope != AZ_SCOPE_AUTO)
+    if (keys->map && !gpu)
+        reason(plan, "scope", "node",
+               "model.load: map: the copy is the system's cache of the files, %s that it may take "
+               "back at any time and then reads again",
+               az_format_bytes((double)plan->base_bytes));
+    else if (keys->scope != AZ_SCOPE_AUTO)
         reason(plan, "scope", c->scope == AZ_SCOPE_NODE ? "node" : "world", "shard.scope says so");
     else if (s->domains.n_nodes == 1)
         reason(plan, "scope", "node", "there is one %s: it holds the base, %s", domain,

@@ -145,6 +145,8 @@ az_err az_shard_fingerprint_files(uint64_t *out, const az_config *config, const 
                                   const az_tensor_set *set);
 /* Hash of what this node holds. Local. */
 uint64_t az_shard_hash(const az_shard *shard);
+/* In which pages this rank sees what its node holds (az_shared_describe_pages). Local. */
+const char *az_shard_describe_pages(const az_shard *shard);
 /* Where files are used in place: fails if one was written to since. Local. */
 az_err az_shard_check_files(const az_shard *shard);
 

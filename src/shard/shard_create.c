@@ -230,6 +230,12 @@ uint64_t az_shard_hash(const az_shard *shard)
     return hash;
 }
 
+const char *az_shard_describe_pages(const az_shard *shard)
+{
+    return shard->memory != NULL ? az_shared_describe_pages(shard->memory)
+                                 : "pages of the system's cache";
+}
+
 az_err az_shard_check_files(const az_shard *shard)
 {
     return shard->map != NULL ? az_shard_map_check(shard->map) : AZ_OK;

@@ -66,14 +66,15 @@ static void say_memory(const az_deck *deck, az_comm *comm, const az_engine *engi
             "copied as they are not aligned",
             az_format_bytes((double)s.base_bytes), az_format_bytes((double)s.sizes.held));
     else if (az_shard_get_scope(engine->shard) == AZ_SCOPE_NODE)
-        az_say("base      one copy a node of %s, read by its ranks in place, protected",
-               az_format_bytes((double)s.base_bytes));
+        az_say("base      one copy a node of %s, read by its ranks in place, protected, in %s",
+               az_format_bytes((double)s.base_bytes), az_shard_describe_pages(engine->shard));
     else
         az_say("base      cut over %d nodes: %s of %s on each, read by its ranks in place, "
-               "protected; %d of %d units resident, the others gathered in %d slot%s of %s",
+               "protected, in %s; %d of %d units resident, the others gathered in %d slot%s of %s",
                az_comm_get_topology(comm)->n_nodes, az_format_bytes((double)s.sizes.held),
-               az_format_bytes((double)s.base_bytes), s.n_resident, s.n_units, s.sizes.n_slots,
-               s.sizes.n_slots > 1 ? "s" : "", az_format_bytes((double)s.sizes.slot_each));
+               az_format_bytes((double)s.base_bytes), az_shard_describe_pages(engine->shard),
+               s.n_resident, s.n_units, s.sizes.n_slots, s.sizes.n_slots > 1 ? "s" : "",
+               az_format_bytes((double)s.sizes.slot_each));
     if (reduce == AZ_REDUCE_UNIT)
         az_say("gradient  summed over nodes layer by layer: a node holds the sums of two layers");
     const char *source;

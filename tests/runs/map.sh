@@ -42,6 +42,11 @@ adze 2 train "$deck" model.path="$tmp/odd" output.dir="$tmp/out" model.load=map 
 grep -q '^base      .* used where the files are, .*; 0 B copied' "$tmp/log" && fail "odd: nothing is copied"
 losses "$tmp/out" | cmp -s "$tmp/losses" - || fail "odd: losses differ"
 
+# planned: the base is nobody's memory
+./adze plan "$deck" model.load=map --nodes 2 >"$tmp/log" 2>&1 || fail "plan"
+grep -q 'scope  *node  *model.load: map: the copy is the system.s cache of the files' "$tmp/log" || fail "plan: not said"
+! grep -qE '^  (shared copy|base slices|resident units) ' "$tmp/log" || fail "plan: memory for a copy"
+
 # refused
 for key in shard.scope=world shard.resident=0.5; do
     ./adze train "$deck" output.dir="$tmp/no" model.load=map $key >"$tmp/log" 2>&1
