@@ -87,9 +87,10 @@ typedef enum { AZ_SCOPE_AUTO, AZ_SCOPE_WORLD, AZ_SCOPE_NODE } az_scope;
 #define AZ_SHARD_NODE_SHARE 0.7
 
 /* Who reads. job: each byte is read from the files once, and comes from node to node where it is
- * resident. node: each node reads what is resident there, its ranks a part each; of cut units each
- * byte is read once. map: nothing is copied: every unit is resident, as the system's cache of the
- * files, which jobs of a node share. auto: job. */
+ * resident; each node reads a few blocks besides, by which files that differ are found. node: each
+ * node reads what is resident there, its ranks a part each; of cut units each byte is read once.
+ * map: nothing is copied: every unit is resident, as the system's cache of the files, which jobs of
+ * a node share. auto: job. */
 typedef enum { AZ_LOAD_AUTO, AZ_LOAD_JOB, AZ_LOAD_NODE, AZ_LOAD_MAP } az_load_way;
 
 #define AZ_SHARD_SLOTS 2 /* where nobody asks for another number */

@@ -6,6 +6,8 @@
 #include "comm/watch.h"
 #include "shard/shard_priv.h"
 
+enum { SAMPLES = 32, SAMPLE_BYTES = 4096 };
+
 /* Bytes [start, end) of a tensor to dest, piece by piece, with the hashes of their blocks. */
 static az_err load_bytes(char *dest, uint64_t *io_sum, const az_member *m, int64_t start,
                          int64_t end, const az_tensor_set *set, int *io_fd, int *io_file)
@@ -55,9 +57,10 @@ static az_range find_part(char **out_dest, const az_shard *shard, int u)
     return part;
 }
 
-/* Sums of the hashes of blocks: of what is read once in the job, and once on each node. */
+/* Sums of the hashes of blocks: of what is read once in the job, of what is read once on each node,
+ * and of samples, which each node reads besides. */
 typedef struct {
-    uint64_t once, each;
+    uint64_t once, each, samples;
 } sums;
 
 static az_err read_part(sums *io_sums, az_shard *shard, const az_tensor_set *set)
@@ -75,6 +78,26 @@ static az_err read_part(sums *io_sums, az_shard *shard, const az_tensor_set *set
         for (int m = unit->first; m < unit->first + unit->n_members; m++)
             AZ_TRY(load_part(dest, sum, &shard->index.members[m], part.begin, part.end, set, &fd,
                              &file));
+    }
+out:
+    if (fd >= 0)
+        close(fd);
+    return err;
+}
+
+/* Where each byte is read once, nodes that do not see the same files would make one model of two:
+ * each reads a block in the middle of some tensors, as another model differs everywhere. */
+static az_err read_samples(uint64_t *out_sum, const az_shard *shard, const az_tensor_set *set)
+{
+    az_err err = AZ_OK;
+    int fd = -1, file = -1;
+    char block[SAMPLE_BYTES];
+    for (int i = 0; i < SAMPLES; i++) {
+        const size_t m = az_cut((size_t)shard->index.list.n_members, (size_t)i, SAMPLES);
+        const az_tensor *t = shard->index.members[m].tensor;
+        const int64_t bytes = az_min_i64(t->bytes, SAMPLE_BYTES);
+        AZ_TRY(az_store_read(block, set, t, (t->bytes - bytes) / 2, bytes, &fd, &file));
+        *out_sum += az_hash64(block, (size_t)bytes, (uint64_t)i);
     }
 out:
     if (fd >= 0)
@@ -141,11 +164,12 @@ static uint64_t join(halves h)
 /* The sum over all blocks. Collective. */
 static az_err add_sums(az_shard *shard, const sums *mine)
 {
-    halves once = split(mine->once), each = split(mine->each);
+    halves once = split(mine->once), each = split(mine->each), samples = split(mine->samples);
     az_comm_sum_i64(shard->comm, once.half, 2);
     az_comm_node_sum_i64(shard->comm, each.half, 2);
+    az_comm_node_sum_i64(shard->comm, samples.half, 2);
     shard->fingerprint = join(once) + join(each);
-    const halves whole = split(join(each));
+    const halves whole = split(join(each) + join(samples));
     int64_t ends[4] = {whole.half[0], whole.half[1], -whole.half[0], -whole.half[1]};
     az_comm_max_i64(shard->comm, ends, 4);
     if (ends[0] == -ends[2] && ends[1] == -ends[3])
@@ -157,13 +181,16 @@ static az_err add_sums(az_shard *shard, const sums *mine)
 az_err az_shard_load(az_shard *shard, const az_tensor_set *set)
 {
     az_err err;
-    sums mine = {0, 0};
+    sums mine = {0};
     if (shard->map != NULL) {
         AZ_TRY(az_comm_agree(shard->comm, az_shard_map_hash(&mine.each, shard->map)));
         AZ_TRY(az_shard_map_copy(shard->map));
         return add_sums(shard, &mine);
     }
-    AZ_TRY(az_comm_agree(shard->comm, read_part(&mine, shard, set)));
+    err = read_part(&mine, shard, set);
+    if (err == AZ_OK && az_comm_node_rank(shard->comm) == 0 && shard->topology->n_nodes > 1)
+        err = read_samples(&mine.samples, shard, set);
+    AZ_TRY(az_comm_agree(shard->comm, err));
     if (shard->load == AZ_LOAD_JOB && shard->topology->n_nodes > 1)
         AZ_TRY(complete(shard));
     err = add_sums(shard, &mine);

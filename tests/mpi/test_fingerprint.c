@@ -216,13 +216,41 @@ static void flip_all(uint64_t f)
     az_store_close(&set);
 }
 
-/* Make a model in dir. Collective. */
-static void make(const char *arguments)
+/* Make a model. Collective. */
+static void make(const char *where, const char *arguments)
 {
     char command[900];
     snprintf(command, sizeof command,
-             "rm -rf %s && env -u LD_PRELOAD tests/tools/random_model %s %s", dir, dir, arguments);
+             "rm -rf %s && env -u LD_PRELOAD tests/tools/random_model %s %s", where, where,
+             arguments);
     CHECK(az_comm_rank(comm) != 0 || system(command) == 0);
+    az_comm_barrier(comm);
+}
+
+/* Nodes that see different models of the same shape are found, whoever reads. */
+static void check_nodes(void)
+{
+    static const az_shard_options options[] = {
+        {.scope = AZ_SCOPE_WORLD, .n_slots = 1, .load = AZ_LOAD_JOB},
+        {.scope = AZ_SCOPE_NODE, .n_slots = 1, .load = AZ_LOAD_JOB},
+        {.scope = AZ_SCOPE_NODE, .n_slots = 1, .load = AZ_LOAD_NODE}};
+    const int n_nodes = az_comm_get_topology(comm)->n_nodes;
+    const char *model = az_comm_node(comm) == n_nodes - 1 ? other : dir;
+    az_config c;
+    az_tensor_set set = {0};
+    az_table table = {0};
+    CHECK(az_config_read(&c, model) == AZ_OK && az_store_open_model(&set, model) == AZ_OK);
+    CHECK(az_table_create(&table, &c, &set) == AZ_OK);
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        az_shard *shard = NULL;
+        const az_err err = az_shard_create(&shard, &c, &table, &set, comm, &options[i]);
+        CHECK(err == (n_nodes > 1 ? AZ_EENV : AZ_OK));
+        CHECK(n_nodes == 1 || strstr(az_err_message(), "the nodes have read different") != NULL);
+        az_err_clear();
+        az_shard_destroy(shard);
+    }
+    az_table_fini(&table);
+    az_store_close(&set);
     az_comm_barrier(comm);
 }
 
@@ -249,7 +277,9 @@ int main(void)
     snprintf(other, sizeof other, "%s-other", dir);
     /* Tables of 301 rows of 8 in pieces of 61 rows, 976 bytes: pieces and slices end within blocks.
      */
-    make("8 12 2 2 1 4 301 bf16 0 3");
+    make(dir, "8 12 2 2 1 4 301 bf16 0 3");
+    make(other, "8 12 2 2 1 4 301 bf16 0 4");
+    check_nodes();
     const uint64_t f = fingerprint(dir);
     for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
         write_variant(&same[i]);
@@ -262,12 +292,12 @@ int main(void)
     flip_some(f);
     if (az_comm_size(comm) == 1)
         flip_all(f);
-    make("8 12 2 2 1 4 301 bf16 0 4");
+    make(dir, "8 12 2 2 1 4 301 bf16 0 4");
     CHECK(fingerprint(dir) != f);
-    make("8 12 2 2 1 4 301 bf16 1 3");
+    make(dir, "8 12 2 2 1 4 301 bf16 1 3");
     CHECK(fingerprint(dir) != f);
     /* Tensors of more than a chunk. */
-    make("512 1536 1 4 2 128 1501 f32 0 5");
+    make(dir, "512 1536 1 4 2 128 1501 f32 0 5");
     fingerprint(dir);
     az_comm_barrier(comm);
     snprintf(command, sizeof command, "rm -r %s %s-other", dir, dir);

@@ -29,7 +29,7 @@ same 4 1 shard.scope=world
 same 4 2 shard.scope=world
 grep -q '^base      cut over 2 nodes: .* 0 of [0-9]* units resident' "$tmp/log" && [ "$(received)" != "0 B" ] || fail "world: does not say so"
 same 3 2 shard.scope=world shard.slots=1 model.load=node run.poison=true
-same 3 2 shard.scope=world shard.resident=0.5 shard.slots=4
+same 3 2 shard.scope=world shard.resident=0.5 shard.slots=4 shard.progress=poll
 same 4 2 shard.scope=world shard.resident=0.5 shard.slots=1 model.load=node
 same 4 2 shard.scope=world shard.resident=1 model.load=node
 [ "$(received)" = "0 B" ] || fail "all resident: gathered"
