@@ -175,6 +175,17 @@ static void warn_of_saves(az_plan *plan, const az_sizes *s)
              az_format_bytes(m->disk), az_format_seconds(s->in->keys.lead));
 }
 
+/* Mapped files are read again where the system has no room to keep them. */
+static void warn_of_cache(az_plan *plan, const az_sizes *s)
+{
+    const int64_t left = s->in->machine.memory - plan->total.domain;
+    if (s->in->keys.map && plan->fits && plan->base_bytes > left)
+        warn(plan,
+             "the files of the model, %s, do not fit into the %s that are left of a node's memory: "
+             "they will be read again in every step (model.load without map cuts the base instead)",
+             az_format_bytes((double)plan->base_bytes), az_format_bytes((double)left));
+}
+
 void az_plan_explain(az_plan *plan, const az_sizes *s)
 {
     plan->n_reasons = plan->n_warnings = 0;
@@ -184,6 +195,7 @@ void az_plan_explain(az_plan *plan, const az_sizes *s)
     explain_adapter(plan, s);
     warn_of_idle(plan, s);
     warn_of_saves(plan, s);
+    warn_of_cache(plan, s);
 }
 
 az_err az_plan_make(az_plan *plan, const az_plan_input *input)

@@ -53,6 +53,11 @@ plan 0 --memory "$need"
 plan 0 --memory 40GiB --nodes "$nodes"
 plan 1 --memory 40GiB --nodes $((nodes - 1))
 
+plan 1 --json --memory 64GiB
+tokens=$(sed -n 's/^  "change": .*"micro_batch_tokens": \([0-9]*\).*/\1/p' "$tmp/log")
+[ "$tokens" -gt 100 ] || fail 'tokens of the JSON'
+plan 0 --memory 64GiB data.max_length="$tokens"
+
 # GPUs: planned, not run.
 plan 0 --device gpu --nodes 2 --ranks-per-node 8 --memory 24GB
 says '2 nodes x 8 GPUs (a rank each)'
@@ -81,6 +86,8 @@ timeout 60 ./adze plan "$src/tests/runs/exact.yaml" --memory 1GiB >"$tmp/log" 2>
 says 'from the samples'
 timeout 60 ./adze plan "$src/tests/runs/exact.yaml" >"$tmp/log" 2>&1 || fail 'exact.yaml, this machine'
 says 'less a reserve of'
+SLURM_MEM_PER_NODE=2048 timeout 60 ./adze plan "$src/tests/runs/exact.yaml" >"$tmp/log" 2>&1 || fail 'exact.yaml, Slurm'
+says '(SLURM_MEM_PER_NODE, 2.00 GiB, less a reserve of 128.00 MiB)'
 
 # A run moves what the plan says: five steps of two rounds on two nodes, weights cut over them.
 steps=(train.micro_batch_size=1 train.batch_size=8 train.max_steps=5 eval.file=null eval.steps=null shard.scope=world shard.slots=2 shard.accumulation=depth_first)

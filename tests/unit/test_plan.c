@@ -311,6 +311,16 @@ static void test_warnings(void **state)
     input.keys.lead = 1e6;
     make();
     assert_int_equal(plan.n_warnings, 0);
+    input.keys.map = true;
+    input.keys.scope = AZ_SCOPE_NODE;
+    make();
+    assert_int_equal(plan.n_warnings, 0);
+    input.keys.activations = AZ_LEVEL_RECOMPUTE;
+    make();
+    input.machine.memory = plan.total.domain + plan.base_bytes / 2;
+    make();
+    assert_int_equal(plan.n_warnings, 1);
+    assert_non_null(strstr(plan.warnings[0], "will be read again in every step"));
     close_model();
 }
 
