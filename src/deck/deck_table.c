@@ -528,6 +528,16 @@ const az_key az_keys[] = {
          "itself, between units and where it waits, so that a unit comes mostly while it waits; "
          "auto is thread where MPI allows one (MPI_THREAD_SERIALIZED), else poll.",
      .resume = true},
+    {.name = "shard.adapter",
+     .type = AZ_TYPE_CHOICE,
+     .choices = "auto|replicated|gathered",
+     .fallback = "auto",
+     .text =
+         "Where the parameters of the adapter are: replicated is one copy a node, 4 bytes for each "
+         "number of the adapter; gathered is each rank's slice, of which a layer is brought "
+         "together on each node when it is needed (on one node that is the same); auto is "
+         "replicated.",
+     .resume = true},
     {.name = "shard.reduce",
      .type = AZ_TYPE_CHOICE,
      .choices = "auto|step|unit",

@@ -14,7 +14,9 @@
 /* Add the time since the last lap to a counter, less what the gathers in between took. */
 static void lap(az_pass *p, double *counter)
 {
-    const double now = az_now(), gather = az_shard_get_stats(p->m.shard).waited_s;
+    const double now = az_now();
+    const double gather =
+        az_shard_get_stats(p->m.shard).waited_s + az_params_get_waited(p->m.params);
     *counter += now - p->now.mark - (gather - p->times.gather);
     p->times.gather = gather;
     p->now.mark = now;
@@ -29,6 +31,7 @@ static void begin(az_pass *p, const az_walk *walk)
     AZ_ASSERT(walk->n >= 0 && walk->n <= (walk->training ? p->back.group : p->most.group));
     const int n_program = az_pass_list_program(p->program, &p->units, walk->training);
     az_shard_begin(p->m.shard, p->program, n_program);
+    az_params_begin(p->m.params, walk->training);
 }
 
 /* The boundary between two units: all ranks gather the next one, or none does because one was asked
@@ -360,6 +363,7 @@ az_err az_pass_train(az_pass *pass, az_schedule *schedule, int first, int n, dou
     AZ_TRY(backward(pass, optim));
 out:
     az_shard_end(pass->m.shard);
+    az_params_end(pass->m.params);
     return err;
 }
 
@@ -373,6 +377,7 @@ az_err az_pass_eval(const double **out_losses, az_pass *pass, az_schedule *sched
     *out_losses = pass->losses;
 out:
     az_shard_end(pass->m.shard);
+    az_params_end(pass->m.params);
     return err;
 }
 
@@ -407,6 +412,7 @@ az_err az_pass_logits(az_pass *pass, const az_feed *feed, float *logits)
     lap(p, &p->times.head);
 out:
     az_shard_end(pass->m.shard);
+    az_params_end(p->m.params);
     return err;
 }
 

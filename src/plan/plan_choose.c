@@ -203,9 +203,13 @@ az_err az_plan_choose(az_plan *plan, az_sizes *sizes)
     const int forced = s.keys->accumulation;
     for (int64_t group = forced == 1 ? rounds : 1; group <= rounds;
          group = next_group(group, rounds)) {
-        for (int late = 0; late < 2; late++) {
-            az_plan_choice base = {.group = (int)group, .unit_reduce = late == 1};
+        for (int how = 0; how < 4; how++) {
+            az_plan_choice base = {
+                .group = (int)group, .unit_reduce = how % 2 == 1, .gathered = how / 2 == 1};
             if (s.keys->unit_reduce >= 0 && base.unit_reduce != (s.keys->unit_reduce == 1))
+                continue;
+            if (s.keys->gathered >= 0 ? base.gathered != (s.keys->gathered == 1)
+                                      : base.gathered && sizes->domains.n_nodes == 1)
                 continue;
             AZ_TRY(try_scopes(&s, &base));
         }

@@ -34,16 +34,19 @@ out:
     return err;
 }
 
-/* Adapter: sums (8 bytes) are reduced to their owners, parameters (4 bytes) shared by them. Of both
- * a node sends and takes all but its own share, once each. */
+/* Adapter: sums (8 bytes) are reduced to their owners, parameters (4 bytes) shared by them after an
+ * update, or brought layer by layer. Of all of it a node sends and takes all but its own share. */
 static void count_exchange(az_plan *plan, const az_sizes *s)
 {
     const double n = (double)s->off[s->spans.n];
     const double nodes = s->in->machine.topology.n_nodes, here = s->node_domains;
     const double passes = (double)az_ceil_div(s->rounds, plan->choice.group);
     const double sums = plan->choice.unit_reduce ? passes : 1;
-    plan->traffic.adapter_in = (int64_t)((8 * n * sums + 4 * n) * (nodes - 1) / nodes);
-    plan->traffic.in_node += (int64_t)((8 * n * sums + 4 * n) * (here - 1));
+    const double brought = plan->choice.gathered ? (double)s->brought.first_bytes +
+                                                       (passes - 1) * (double)s->brought.bytes
+                                                 : 4 * n;
+    plan->traffic.adapter_in = (int64_t)((8 * n * sums + brought) * (nodes - 1) / nodes);
+    plan->traffic.in_node += (int64_t)((8 * n * sums + brought) * (here - 1));
 }
 
 static void count_flops(az_plan *plan, const az_sizes *s)

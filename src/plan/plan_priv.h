@@ -22,11 +22,12 @@ typedef struct {
     az_level *levels; /* [L] likewise */
     int64_t *off;     /* of spans */
     az_spans spans;
-    az_footprint params;     /* whole in each domain */
-    az_optim_sizes optim[2]; /* by az_reduce */
-    size_t page;             /* of shared memory */
-    size_t tables;           /* names and tables, in each process */
-    int64_t rounds;          /* micro-batches that the busiest rank has in a step */
+    az_footprint params[2];    /* by az_params_placement */
+    az_spread_traffic brought; /* of parameters, where they are gathered */
+    az_optim_sizes optim[2];   /* by az_reduce */
+    size_t page;               /* of shared memory */
+    size_t tables;             /* names and tables, in each process */
+    int64_t rounds;            /* micro-batches that the busiest rank has in a step */
     /* Operations of a step over all ranks without what is computed again, and what a layer costs
      * to be computed again (by level, over the step's tokens). */
     double flops, again[AZ_LEVEL_KEEP + 1], head_again;

@@ -112,7 +112,10 @@ az_err az_sizes_init(az_sizes *s, const az_plan_input *input)
     AZ_TRY(AZ_NEW(s->off, (size_t)L + 1, "plan"));
     az_lora_fill_spans(s->off, input->lora, (int)L);
     s->spans = (az_spans){.n = (int)L, .off = s->off};
-    s->params = az_params_measure(&s->spans, &s->domains);
+    s->params[AZ_PARAMS_REPLICATED] =
+        az_params_measure(&s->spans, AZ_PARAMS_REPLICATED, &s->domains);
+    s->params[AZ_PARAMS_GATHERED] = az_params_measure(&s->spans, AZ_PARAMS_GATHERED, &s->domains);
+    AZ_TRY(az_params_count_walk(&s->brought, &s->spans));
     s->optim[AZ_REDUCE_STEP] = az_optim_measure(&s->spans, &s->domains, AZ_REDUCE_STEP);
     s->optim[AZ_REDUCE_UNIT] = az_optim_measure(&s->spans, &s->domains, AZ_REDUCE_UNIT);
     s->rounds = az_ceil_div(input->work.n_micro, input->machine.topology.n_ranks);
@@ -218,7 +221,8 @@ static void count_activations(az_plan *plan, az_sizes *s)
 static void count_adapter(az_plan *plan, const az_sizes *s)
 {
     const az_optim_sizes *o = &s->optim[plan->choice.unit_reduce ? AZ_REDUCE_UNIT : AZ_REDUCE_STEP];
-    add_footprint(plan, AZ_PLAN_ADAPTER, s->params);
+    add_footprint(plan, AZ_PLAN_ADAPTER,
+                  s->params[plan->choice.gathered ? AZ_PARAMS_GATHERED : AZ_PARAMS_REPLICATED]);
     add_footprint(plan, AZ_PLAN_GRADIENT, o->gradient);
     add_footprint(plan, AZ_PLAN_MOMENTS, o->moments);
     add_footprint(plan, AZ_PLAN_MOMENTS, o->other);

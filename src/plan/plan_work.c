@@ -107,6 +107,7 @@ void az_plan_read_keys(az_plan_keys *keys, const az_deck *deck)
     static const char *const orders[] = {"depth_first", "layer_major"};
     static const char *const levels[] = {"recompute", "cheap", "keep"}; /* az_level */
     static const char *const reduces[] = {"step", "unit"};
+    static const char *const placements[] = {"replicated", "gathered"};
     const char *scope = az_deck_string(deck, "shard.scope");
     const bool map = strcmp(az_deck_string(deck, "model.load"), "map") == 0;
     *keys = (az_plan_keys){
@@ -120,7 +121,7 @@ void az_plan_read_keys(az_plan_keys *keys, const az_deck *deck)
         .slots = az_deck_has(deck, "shard.slots") ? (int)az_deck_int(deck, "shard.slots") : 0,
         .accumulation = read_choice(deck, "shard.accumulation", orders, 2),
         .activations = read_choice(deck, "shard.activations", levels, 3),
-        .gathered = -1,
+        .gathered = read_choice(deck, "shard.adapter", placements, 2),
         .unit_reduce = read_choice(deck, "shard.reduce", reduces, 2),
         .lead = az_deck_has(deck, "checkpoint.lead") ? az_deck_real(deck, "checkpoint.lead") : -1};
 }

@@ -45,7 +45,8 @@ static double adapter_bytes(const az_engine *engine, const az_comm *comm, az_red
 {
     const az_spans *spans = az_params_get_spans(engine->params);
     const az_topology *topology = az_comm_get_topology(comm);
-    const az_footprint p = az_params_measure(spans, topology);
+    const az_footprint p =
+        az_params_measure(spans, az_params_get_placement(engine->params), topology);
     const az_optim_sizes o = az_optim_measure(spans, topology, reduce);
     return (double)(p.shared + o.gradient.shared + o.gradient.most + o.moments.most);
 }
@@ -75,6 +76,9 @@ static void say_memory(const az_deck *deck, az_comm *comm, const az_engine *engi
                az_format_bytes((double)s.base_bytes), az_shard_describe_pages(engine->shard),
                s.n_resident, s.n_units, s.sizes.n_slots, s.sizes.n_slots > 1 ? "s" : "",
                az_format_bytes((double)s.sizes.slot_each));
+    az_say("adapter   %s", az_params_get_placement(engine->params) == AZ_PARAMS_GATHERED
+                               ? "cut over the ranks; a node brings a layer together, holding two"
+                               : "one copy a node, read by its ranks in place");
     if (reduce == AZ_REDUCE_UNIT)
         az_say("gradient  summed over nodes layer by layer: a node holds the sums of two layers");
     const char *source;

@@ -165,16 +165,35 @@ out:
     return err;
 }
 
+static int find_word(const az_deck *deck, const char *key, const char *const *words)
+{
+    const char *word = az_deck_string(deck, key);
+    int i = 0;
+    while (strcmp(words[i], word) != 0)
+        i++;
+    return i;
+}
+
+static az_progress_kind progress_of(const az_deck *deck)
+{
+    static const char *const movers[] = {
+        [AZ_PROGRESS_AUTO] = "auto", [AZ_PROGRESS_THREAD] = "thread", [AZ_PROGRESS_POLL] = "poll"};
+    return (az_progress_kind)find_word(deck, "shard.progress", movers);
+}
+
 /* Memory for the adapter's values; without pairs it has none. Collective. */
-static az_err open_params(az_engine *e)
+static az_err open_params(az_engine *e, const az_deck *deck)
 {
     az_err err;
     const int n_layers = (int)e->config.L;
+    const bool gathered = strcmp(az_deck_string(deck, "shard.adapter"), "gathered") == 0;
     int64_t *off = NULL;
     err = AZ_NEW(off, (size_t)n_layers + 1, "adapter");
     AZ_TRY(az_comm_agree(e->comm, err));
     az_lora_fill_spans(off, &e->lora, n_layers);
-    AZ_TRY(az_params_create(&e->params, &(az_spans){n_layers, off}, e->comm));
+    AZ_TRY(az_params_create(&e->params, &(az_spans){n_layers, off},
+                            gathered ? AZ_PARAMS_GATHERED : AZ_PARAMS_REPLICATED, progress_of(deck),
+                            e->comm));
 out:
     az_free(off);
     return err;
@@ -243,15 +262,6 @@ static void check_base(const az_engine *e, const az_kept_adapter *k)
                 e->model_dir, now);
 }
 
-static int find_word(const az_deck *deck, const char *key, const char *const *words)
-{
-    const char *word = az_deck_string(deck, key);
-    int i = 0;
-    while (strcmp(words[i], word) != 0)
-        i++;
-    return i;
-}
-
 static az_shard_options shard_options(const az_deck *deck)
 {
     static const char *const scopes[] = {
@@ -260,8 +270,6 @@ static az_shard_options shard_options(const az_deck *deck)
                                        [AZ_LOAD_JOB] = "job",
                                        [AZ_LOAD_NODE] = "node",
                                        [AZ_LOAD_MAP] = "map"};
-    static const char *const movers[] = {
-        [AZ_PROGRESS_AUTO] = "auto", [AZ_PROGRESS_THREAD] = "thread", [AZ_PROGRESS_POLL] = "poll"};
     az_load_way way = (az_load_way)find_word(deck, "model.load", ways);
     if (way == AZ_LOAD_AUTO && az_deck_has(deck, "model.stage"))
         way = AZ_LOAD_NODE; /* each node has all files */
@@ -271,7 +279,7 @@ static az_shard_options shard_options(const az_deck *deck)
         .n_slots = az_deck_has(deck, "shard.slots") ? (int)az_deck_int(deck, "shard.slots")
                                                     : AZ_SHARD_SLOTS,
         .load = way,
-        .progress = (az_progress_kind)find_word(deck, "shard.progress", movers),
+        .progress = progress_of(deck),
         .poison = az_deck_bool(deck, "run.poison")};
 }
 
@@ -304,7 +312,7 @@ az_err az_engine_load(az_engine *e, const az_deck *deck)
     const char *stage = az_deck_string(deck, "model.stage");
     if (stage != NULL)
         AZ_TRY(az_stage_model(&e->set, e->model_dir, stage, e->comm));
-    AZ_TRY(open_params(e));
+    AZ_TRY(open_params(e, deck));
     if (e->source != AZ_ADAPTER_NONE)
         AZ_TRY(fill_adapter(e, deck));
     const az_shard_options options = shard_options(deck);

@@ -31,11 +31,11 @@ static void fill(float *g, uint64_t seed, int layer, int step)
     }
 }
 
-static void open_job(job *j, az_reduce reduce, az_comm *over)
+static void open_job(job *j, az_params_placement placement, az_reduce reduce, az_comm *over)
 {
     const az_optim_options o = {0.9, 0.99, 1e-8, 0.1, 20.0};
     int64_t first, n;
-    CHECK(az_params_create(&j->params, &spans, over) == AZ_OK);
+    CHECK(az_params_create(&j->params, &spans, placement, AZ_PROGRESS_AUTO, over) == AZ_OK);
     float *slice = az_params_get_slice(j->params, &first, &n);
     for (int64_t i = 0; i < n; i++)
         slice[i] = (float)(first + i) * 1e-3f;
@@ -75,16 +75,28 @@ static az_optim_result step(job *j, az_comm *over, int number, int group, int ba
     return az_optim_step(j->optim, 0.01);
 }
 
+static void compare_layer(const job *a, const job *b, int l)
+{
+    const size_t bytes = (size_t)(off[l + 1] - off[l]) * sizeof(float);
+    CHECK(memcmp(az_params_get_layer(a->params, l), az_params_get_layer(b->params, l), bytes) == 0);
+    az_params_release_layer(a->params);
+    az_params_release_layer(b->params);
+}
+
+/* In a walk there and back, in one that ends early, and whole. */
 static void compare(const job *a, const job *b)
 {
-    for (int l = 0; l < N_LAYERS; l++) {
-        const size_t bytes = (size_t)(off[l + 1] - off[l]) * sizeof(float);
-        CHECK(memcmp(az_params_get_layer(a->params, l), az_params_get_layer(b->params, l), bytes) ==
-              0);
-        az_params_release_layer(a->params);
-        az_params_release_layer(b->params);
-    }
     const float *all;
+    az_params_begin(a->params, true);
+    for (int l = 0; l < N_LAYERS; l++)
+        compare_layer(a, b, l);
+    for (int l = N_LAYERS - 1; l >= 0; l--)
+        compare_layer(a, b, l);
+    az_params_end(a->params);
+    az_params_begin(a->params, true);
+    for (int l = 0; l < 4; l++)
+        compare_layer(a, b, l);
+    az_params_end(a->params);
     CHECK(az_params_gather_all(&all, a->params) == AZ_OK);
     CHECK((all != NULL) == (az_comm_rank(comm) == 0));
     if (all != NULL) {
@@ -94,12 +106,12 @@ static void compare(const job *a, const job *b)
     az_params_release_all(a->params);
 }
 
-static void check_bits(az_reduce reduce, int group)
+static void check_bits(az_params_placement placement, az_reduce reduce, int group)
 {
     job together, alone;
     int64_t first, n, first_alone, n_alone;
-    open_job(&together, reduce, comm);
-    open_job(&alone, AZ_REDUCE_STEP, self);
+    open_job(&together, placement, reduce, comm);
+    open_job(&alone, AZ_PARAMS_REPLICATED, AZ_REDUCE_STEP, self);
     compare(&together, &alone);
     az_params_get_slice(together.params, &first, &n);
     const float *m = az_optim_get_exp_avg(together.optim);
@@ -124,12 +136,12 @@ static void check_bits(az_reduce reduce, int group)
 }
 
 /* Slices of the ranks are all of the elements, once; what rank 0 hands out is everyone's. */
-static void check_slices(void)
+static void check_slices(az_params_placement placement)
 {
     static float values[N];
     job j;
     int64_t first, n, total;
-    open_job(&j, AZ_REDUCE_STEP, comm);
+    open_job(&j, placement, AZ_REDUCE_STEP, comm);
     az_params_get_slice(j.params, &first, &n);
     CHECK(first % AZ_PARAMS_BLOCK == 0 || n == 0);
     CHECK((first + n) % AZ_PARAMS_BLOCK == 0 || first + n == N);
@@ -140,8 +152,13 @@ static void check_slices(void)
         values[i] = (float)i * 0.5f;
     az_comm_barrier(comm);
     CHECK(az_params_hand_out(j.params, az_comm_rank(comm) == 0 ? values : NULL) == AZ_OK);
-    CHECK(memcmp(az_params_get_layer(j.params, 0), values, sizeof values) == 0);
-    az_params_release_layer(j.params);
+    az_params_begin(j.params, false);
+    for (int l = 0; l < N_LAYERS; l++) {
+        CHECK(memcmp(az_params_get_layer(j.params, l), values + off[l],
+                     (size_t)(off[l + 1] - off[l]) * sizeof *values) == 0);
+        az_params_release_layer(j.params);
+    }
+    az_params_end(j.params);
     close_job(&j);
 }
 
@@ -163,13 +180,29 @@ static bool is_shared(size_t counted, size_t own, size_t shared)
     return counted >= own + shared && counted < own + shared + (4 << 20);
 }
 
-static void check_memory(az_reduce reduce)
+/* Replicated: all of the buffer; gathered: two of the largest layer, and this rank's slice. What a
+ * spread needs for itself is "communication". */
+static void check_params_memory(az_params_placement placement, const az_topology *t)
+{
+    const az_footprint p = az_params_measure(&spans, placement, t);
+    const size_t counted = count_bytes("adapter");
+    if (placement == AZ_PARAMS_REPLICATED || t->n_nodes == 1) {
+        CHECK(p.shared == N * sizeof(float) && is_shared(counted, p.most, p.shared));
+        return;
+    }
+    const int64_t slot = 2 * ((off[4] - off[3] + 31) / 16 * 16) * (int64_t)sizeof(float);
+    CHECK((int64_t)p.shared >= slot - 2 * AZ_SPREAD_BLOCK && (int64_t)p.shared <= slot);
+    CHECK(p.most >= p.least && p.most > N * sizeof(float) / (size_t)az_comm_n_positions(comm));
+    CHECK(az_comm_node_rank(comm) == 0 || counted <= p.most);
+}
+
+static void check_memory(az_params_placement placement, az_reduce reduce)
 {
     job j;
     int64_t first, n;
     const az_topology *t = az_comm_get_topology(comm);
     const az_optim_sizes s = az_optim_measure(&spans, t, reduce);
-    open_job(&j, reduce, comm);
+    open_job(&j, placement, reduce, comm);
     az_params_get_slice(j.params, &first, &n);
     const int64_t held = (int64_t)count_bytes("moments"), bytes = 2 * n * (int64_t)sizeof(float);
     int64_t most[4] = {held, -held, (int64_t)count_bytes("adapter gradients"), 0};
@@ -183,9 +216,7 @@ static void check_memory(az_reduce reduce)
     CHECK(
         s.gradient.shared ==
         (reduce == AZ_REDUCE_STEP ? N * sizeof(int64_t) : 2 * (off[4] - off[3]) * sizeof(int64_t)));
-    const az_footprint p = az_params_measure(&spans, t);
-    CHECK(p.shared == N * sizeof(float));
-    CHECK(is_shared(count_bytes("adapter"), p.most, p.shared));
+    check_params_memory(placement, t);
     CHECK(is_shared(count_bytes("optimizer"), s.other.most, s.other.shared));
     close_job(&j);
 }
@@ -194,12 +225,14 @@ int main(void)
 {
     if (az_comm_init(&comm, NULL, NULL) != AZ_OK || az_comm_create_self(&self) != AZ_OK)
         return 99;
-    check_slices();
-    check_bits(AZ_REDUCE_STEP, 1);
-    check_bits(AZ_REDUCE_UNIT, 1);
-    check_bits(AZ_REDUCE_UNIT, 3);
-    check_memory(AZ_REDUCE_STEP);
-    check_memory(AZ_REDUCE_UNIT);
+    check_slices(AZ_PARAMS_REPLICATED);
+    check_slices(AZ_PARAMS_GATHERED);
+    check_bits(AZ_PARAMS_REPLICATED, AZ_REDUCE_STEP, 1);
+    check_bits(AZ_PARAMS_REPLICATED, AZ_REDUCE_UNIT, 1);
+    check_bits(AZ_PARAMS_GATHERED, AZ_REDUCE_STEP, 3);
+    check_bits(AZ_PARAMS_GATHERED, AZ_REDUCE_UNIT, 3);
+    check_memory(AZ_PARAMS_REPLICATED, AZ_REDUCE_STEP);
+    check_memory(AZ_PARAMS_GATHERED, AZ_REDUCE_UNIT);
     int64_t failed = n_failed;
     az_comm_sum_i64(comm, &failed, 1);
     az_comm_fini(self);

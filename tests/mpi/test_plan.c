@@ -95,7 +95,9 @@ static az_err allocate_run(run *r)
     AZ_TRY(az_plan_fill_resident(resident, r->plan, &r->input));
     az_plan_fill_levels(levels, c, L);
     az_lora_fill_spans(off, &r->engine.lora, L);
-    AZ_TRY(az_params_create(&r->engine.params, &(az_spans){L, off}, comm));
+    AZ_TRY(az_params_create(&r->engine.params, &(az_spans){L, off},
+                            c->gathered ? AZ_PARAMS_GATHERED : AZ_PARAMS_REPLICATED,
+                            AZ_PROGRESS_AUTO, comm));
     const az_shard_options shard = {
         .scope = c->scope, .opt_resident = resident, .n_slots = c->slots > 0 ? c->slots : 1};
     AZ_TRY(az_shard_create(&r->engine.shard, &r->engine.config, &r->engine.table, &r->engine.set,
@@ -173,6 +175,7 @@ int main(int argc, char **argv)
         {"run.memory=1GiB", "shard.scope=world", "shard.resident=0.5", "shard.slots=3", NULL},
         {"run.memory=1GiB", "shard.accumulation=layer_major", "shard.activations=keep", NULL},
         {"run.memory=1GiB", "shard.reduce=unit", "shard.activations=cheap", NULL},
+        {"run.memory=1GiB", "shard.adapter=gathered", "shard.reduce=unit", NULL},
     };
     if (az_comm_init(&comm, &argc, &argv) != AZ_OK) {
         fprintf(stderr, "%s\n", az_err_message());

@@ -1,7 +1,8 @@
 #!/bin/bash
-# How the adapter and its gradient lie in memory changes no bit: when sums are reduced, on 1 to 4 ranks, on one node and on two
-# (which MPICH is told to see on this machine), with as many ranks on each and with two and one; and a run that goes on with
-# another choice elsewhere.
+# How the adapter and its gradient lie in memory changes no bit: one copy of the parameters a node or slices that are brought
+# together layer by layer, sums reduced at the end of a step or after each layer, on 1 to 4 ranks, on one node and on two (which
+# MPICH is told to see on this machine), with as many ranks on each and with two and one; a run that goes on with another choice
+# elsewhere, or after it was stopped in the middle of a step; and evaluation.
 . "${srcdir:-.}/tests/runs/lib.sh"
 deck=$src/tests/runs/exact.yaml
 adze 1 train "$deck" output.dir="$tmp/one" checkpoint.save_steps=10 || fail "one rank"
@@ -19,20 +20,41 @@ same() {
         fail "$n ranks, $nodes nodes, $*: the adapter differs"
     grep -q '^allocated 0 times' "$tmp/log" || fail "$n ranks, $nodes nodes, $*: the step loop allocates"
 }
-for places in "1 1" "2 1" "4 1" "2 2" "3 2" "4 2"; do
+for places in "1 1" "4 1" "2 2" "3 2" "4 2"; do
     set -- $places
-    same "$1" "$2" shard.reduce=unit
-    grep -q '^gradient  summed over nodes layer by layer' "$tmp/log" || fail "$places: does not say so"
-    [ "$2" = 1 ] || same "$1" "$2" shard.reduce=step
+    same "$1" "$2" shard.adapter=gathered shard.reduce=unit
+    grep -q '^gradient  summed over nodes layer by layer' "$tmp/log" || fail "$places: does not say when the gradient is summed"
+    [ "$2" = 1 ] && place="one copy a node" || place="cut over the ranks"
+    grep -q "^adapter   $place" "$tmp/log" || fail "$places: does not say where the adapter is"
 done
-# messages in pieces
-export ADZE_COMM_LIMIT=1000
-same 3 2 shard.reduce=unit
-same 3 2 shard.reduce=step
-unset ADZE_COMM_LIMIT
+for how in "gathered step" "replicated unit" "replicated step"; do
+    set -- $how
+    same 3 2 shard.adapter="$1" shard.reduce="$2"
+done
+# messages in pieces; foreign ranges and released units are NaN
+ADZE_COMM_LIMIT=1000 same 3 2 shard.adapter=gathered shard.reduce=unit run.poison=true
+ADZE_COMM_LIMIT=1000 same 4 2 shard.adapter=replicated shard.reduce=step
 # gone on from a checkpoint of another choice
 rm "$tmp/one/checkpoint-000020.h5"
-from=$tmp/one same 3 2 shard.reduce=unit
-MPIR_CVAR_NUM_CLIQUES=2 adze 4 train "$deck" output.dir="$tmp/unit" shard.reduce=unit checkpoint.save_steps=10 || fail "a run to go on from"
-rm "$tmp/unit/checkpoint-000020.h5"
-from=$tmp/unit same 2 1 shard.reduce=step
+from=$tmp/one same 3 2 shard.adapter=gathered shard.reduce=unit
+MPIR_CVAR_NUM_CLIQUES=2 adze 4 train "$deck" output.dir="$tmp/cut" shard.adapter=gathered shard.reduce=unit checkpoint.save_steps=10 ||
+    fail "a run to go on from"
+rm "$tmp/cut/checkpoint-000020.h5"
+from=$tmp/cut same 2 1
+# stopped where layers are under way
+rm -rf "$tmp/out"
+(MPIR_CVAR_NUM_CLIQUES=2 adze 4 train "$deck" output.dir="$tmp/out" shard.adapter=gathered shard.reduce=unit) &
+until [ -s "$tmp/out/metrics.jsonl" ]; do sleep 0.02; done
+pid=$(ranks "output.dir=$tmp/out" | head -n 1)
+[ -z "$pid" ] || kill -TERM "$pid" 2>/dev/null
+wait
+grep -qx 'state: \(requeue\|done\)' "$tmp/out/state" || fail "the run that was stopped: $(cat "$tmp/out/state")"
+mv "$tmp/out" "$tmp/stopped"
+from=$tmp/stopped same 3 2 shard.adapter=gathered
+# an adapter that is read from a directory and from a file, evaluated where it is cut
+for kept in adapter adapter.h5; do
+    adze 1 eval --json "$deck" eval.adapter="$tmp/one/$kept" || fail "evaluation on one rank"
+    grep -o '"loss": [^,]*' "$tmp/log" >"$tmp/eval"
+    MPIR_CVAR_NUM_CLIQUES=2 adze 3 eval --json "$deck" eval.adapter="$tmp/one/$kept" shard.adapter=gathered || fail "evaluation on three ranks"
+    grep -o '"loss": [^,]*' "$tmp/log" | cmp -s "$tmp/eval" - || fail "the evaluation of $kept differs: $(cat "$tmp/log")"
+done

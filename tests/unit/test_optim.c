@@ -24,7 +24,9 @@ static az_params *open_params(float **out_p, const float *opt_values)
 {
     az_params *params;
     int64_t first, n;
-    assert_int_equal(az_params_create(&params, &(az_spans){2, off}, self), AZ_OK);
+    assert_int_equal(az_params_create(&params, &(az_spans){2, off}, AZ_PARAMS_REPLICATED,
+                                      AZ_PROGRESS_AUTO, self),
+                     AZ_OK);
     *out_p = az_params_get_slice(params, &first, &n);
     assert_true(first == 0 && n == N);
     if (opt_values != NULL)
@@ -201,7 +203,8 @@ static void check_memory(az_reduce reduce)
     az_optim *optim = NULL;
     for (long n = 0;; n++) {
         az_mem_set_fault(n);
-        az_err err = az_params_create(&params, &(az_spans){2, off}, self);
+        az_err err = az_params_create(&params, &(az_spans){2, off}, AZ_PARAMS_REPLICATED,
+                                      AZ_PROGRESS_AUTO, self);
         if (err == AZ_OK)
             err = az_optim_create(&optim, params, &o, reduce, self);
         az_mem_set_fault(-1);
