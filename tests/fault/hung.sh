@@ -76,7 +76,7 @@ stopped() {
     lost stopped "$pid" stopped training '[0-9]+ (-|(embedding|layer|norm|head) [0-9])' '[a-z_]+'
 }
 reading() {
-    AZ_HANG=pread AZ_HANG_RANK=1 AZ_HANG_AT=3 start reading
+    AZ_HANG=pread AZ_HANG_RANK=1 AZ_HANG_AT=6 start reading
     ends reading 4 10
     lost reading '[0-9]+' sleeping loading '- unit [0-9]+' none
     grep -q 'others wait (loading, .*in collective [0-9]* (agree))' "$tmp/reading.log" || broken reading "where the others wait"
