@@ -2,15 +2,12 @@
  * fit, and a thousand nodes take no time. Models are sizes without weights. */
 #include <config.h>
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
+#include "store_util.h"
 
 #include "plan/plan.h"
+#include "store/json.h"
 
 #define GIB ((int64_t)1 << 30)
 
@@ -343,13 +340,51 @@ static void test_time(void **state)
     close_model();
 }
 
+/* Made and written; cleans up. */
+static az_err make_and_write(void *context)
+{
+    az_err err;
+    az_str text = {0}, json = {0};
+    az_json_doc *doc = NULL;
+    (void)context;
+    AZ_TRY(az_plan_make(&plan, &input));
+    AZ_TRY(az_plan_add_text(&text, &plan, &input));
+    AZ_TRY(az_plan_add_json(&json, &plan, &input));
+    AZ_TRY(az_json_parse(&doc, json.s, json.len, "plan"));
+    for (int c = 0; c < AZ_PLAN_N_CATEGORIES; c++)
+        assert_non_null(strstr(json.s, az_plan_category_name((az_plan_category)c)));
+out:
+    az_json_close(doc);
+    az_str_fini(&text);
+    az_str_fini(&json);
+    return err;
+}
+
+static void test_allocations(void **state)
+{
+    (void)state;
+    open_model(&small, 8);
+    make_work(8, 256);
+    input.keys.activations = AZ_LEVEL_RECOMPUTE; /* fewer choices */
+    input.keys.slots = 2;
+    input.keys.accumulation = 0;
+    input.machine.memory = 20 * GIB;
+    try_all_allocations(make_and_write, NULL);
+    assert_true(plan.fits);
+    input.keys.scope = AZ_SCOPE_NODE;
+    input.machine.memory = plan.total.domain - (4 << 20);
+    assert_int_equal(make_and_write(NULL), AZ_OK);
+    assert_false(plan.fits);
+    close_model();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sums), cmocka_unit_test(test_memory_is_never_worse),
         cmocka_unit_test(test_keys), cmocka_unit_test(test_changes),
         cmocka_unit_test(test_gpus), cmocka_unit_test(test_warnings),
-        cmocka_unit_test(test_time),
+        cmocka_unit_test(test_time), cmocka_unit_test(test_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
