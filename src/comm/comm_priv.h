@@ -54,16 +54,17 @@ void az_progress_leave(az_comm *comm, az_mover *mover);
  * Local. */
 void az_progress_open(az_comm *comm, az_mover *mover);
 void az_progress_close(az_comm *comm, az_mover *mover);
-/* Step once, unless another thread is at it. Local. */
-void az_progress_advance(az_comm *comm);
+/* Step once, unless another thread is at it: then AZ_MOVE_FLIGHT. Local. */
+az_move az_progress_advance(az_comm *comm);
 /* Around calls of MPI by the main thread that must return at once; nothing where no mover is open.
  */
 void az_progress_lock(az_comm *comm);
 void az_progress_unlock(az_comm *comm);
 /* MPI_Wait, during which all goes on. */
 void az_progress_wait(az_comm *comm, MPI_Request *request);
-/* The n-th vain look at something (0, 1, ...): let others have the core, for longer and longer. */
-void az_progress_pause(int n);
+/* The n-th vain look at something (0, 1, ...): let others have the core, for longer and longer
+ * unless something is under way in MPI, which moves only as often as it is asked about. */
+void az_progress_pause(int n, az_move move);
 /* Whether any mover is open: then the main thread must not block in MPI. Local. */
 bool az_progress_is_open(const az_comm *comm);
 

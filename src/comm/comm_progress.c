@@ -12,6 +12,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 /* Vain looks before the core is given away, and before a rank sleeps. */
@@ -21,6 +22,7 @@
 #define NAP_SHORT 20000L
 #define NAP_LONG 500000L
 #define NAP_FLIGHT 30000L
+#define SLACK 1000UL
 
 struct az_progress {
     pthread_mutex_t lock; /* of all that follows, and around calls of MPI */
@@ -37,11 +39,11 @@ static void nap(long ns)
     nanosleep(&t, NULL);
 }
 
-void az_progress_pause(int n)
+void az_progress_pause(int n, az_move move)
 {
     if (n < SPIN)
         return;
-    if (n < YIELD)
+    if (n < YIELD || move >= AZ_MOVE_FLIGHT)
         sched_yield();
     else
         nap(n < 4 * YIELD ? NAP_SHORT : 5 * NAP_SHORT);
@@ -67,6 +69,7 @@ static void *run(void *context)
     az_comm *comm = context;
     az_progress *g = comm->progress;
     long idle = NAP_SHORT;
+    prctl(PR_SET_TIMERSLACK, SLACK); /* else naps are longer by 50 us */
     pthread_mutex_lock(&g->lock);
     while (!g->stop) {
         if (g->n_open == 0) {
@@ -180,12 +183,16 @@ bool az_progress_is_open(const az_comm *comm)
     return comm->progress != NULL && comm->progress->n_open > 0;
 }
 
-void az_progress_advance(az_comm *comm)
+az_move az_progress_advance(az_comm *comm)
 {
-    if (az_progress_is_open(comm) && pthread_mutex_trylock(&comm->progress->lock) == 0) {
-        step_all(comm);
-        pthread_mutex_unlock(&comm->progress->lock);
-    }
+    az_move move = AZ_MOVE_NONE;
+    if (!az_progress_is_open(comm))
+        return move;
+    if (pthread_mutex_trylock(&comm->progress->lock) != 0)
+        return AZ_MOVE_FLIGHT;
+    move = step_all(comm);
+    pthread_mutex_unlock(&comm->progress->lock);
+    return move;
 }
 
 void az_progress_lock(az_comm *comm)
@@ -207,12 +214,13 @@ void az_progress_wait(az_comm *comm, MPI_Request *request)
         return;
     }
     for (int n = 0, done = 0; !done; n++) {
+        az_move move = AZ_MOVE_NONE;
         az_progress_lock(comm);
         MPI_Test(request, &done, MPI_STATUS_IGNORE);
         if (!done)
-            step_all(comm);
+            move = step_all(comm);
         az_progress_unlock(comm);
         if (!done)
-            az_progress_pause(n);
+            az_progress_pause(n, move);
     }
 }
