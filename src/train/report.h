@@ -26,10 +26,12 @@ typedef struct {
     int64_t total_steps, logging_steps, steps_per_epoch;
     double begin, last; /* clock at the first step, at the end of the last one */
     /* Since the last line that was kept. */
-    double loss_sum, since_s;
+    double loss_sum, since_s, since_waited_s;
     int64_t since_steps, since_tokens;
     /* Over the run. */
     int64_t tokens, steps, skipped, allocations;
+    const az_shard *shard;
+    az_shard_stats before; /* of shard, at the end of the last step or pause */
     double idle_s, optim_s, eval_s;
     double first_eval, last_eval, first_loss, last_loss;
 } az_report;
@@ -37,7 +39,8 @@ typedef struct {
 /* Open DIR/metrics.jsonl. A run that goes on from a checkpoint after trainer->step keeps the lines
  * up to there and drops those of steps that will be made again. Local. */
 az_err az_report_init(az_report *report, const az_deck *deck, int64_t total_steps,
-                      int64_t steps_per_epoch, const az_trainer *trainer, az_comm *comm);
+                      int64_t steps_per_epoch, const az_trainer *trainer, const az_shard *shard,
+                      az_comm *comm);
 /* Close metrics.jsonl; fails if it is not complete. Collective. */
 az_err az_report_close(az_report *report);
 void az_report_fini(az_report *report);
@@ -50,7 +53,8 @@ void az_report_data(const char *name, const char *opt_from, const az_dataset *se
 void az_report_banner(const az_deck *deck, const az_engine *engine, const az_dataset *train,
                       const az_dataset *opt_eval, const az_schedule *schedule, int64_t total_steps,
                       size_t activation_bytes, const char *hdf5);
-/* After step (0, 1, ...). Local. */
+/* After step (0, 1, ...). Says also how long this rank waited for units of the base, and what its
+ * node received of them. Local. */
 void az_report_step(az_report *report, int64_t step, const az_step *s,
                     const az_optim_result *result, double lr);
 /* Seconds that belong to no step: what is left is reckoned without them. Local. */

@@ -44,10 +44,13 @@ out:
 }
 
 az_err az_report_init(az_report *r, const az_deck *deck, int64_t total_steps,
-                      int64_t steps_per_epoch, const az_trainer *trainer, az_comm *comm)
+                      int64_t steps_per_epoch, const az_trainer *trainer, const az_shard *shard,
+                      az_comm *comm)
 {
     const char *progress = az_deck_string(deck, "output.progress");
     *r = (az_report){.comm = comm,
+                     .shard = shard,
+                     .before = az_shard_get_stats(shard),
                      .total_steps = total_steps,
                      .steps_per_epoch = steps_per_epoch,
                      .logging_steps = az_deck_int(deck, "train.logging_steps"),
@@ -146,7 +149,8 @@ static void put_number(FILE *f, const char *key, double v)
 }
 
 static void write_metrics(az_report *r, int64_t step, const az_step *s,
-                          const az_optim_result *result, double lr, double seconds)
+                          const az_optim_result *result, double lr, double seconds, double waited,
+                          int64_t received)
 {
     FILE *f = r->metrics;
     if (f == NULL)
@@ -160,12 +164,15 @@ static void write_metrics(az_report *r, int64_t step, const az_step *s,
             (long long)s->n_tokens, (long long)s->n_targets);
     put_number(f, "idle", s->idle);
     put_number(f, "seconds", seconds);
+    put_number(f, "waited", waited);
+    fprintf(f, ", \"received_bytes\": %lld", (long long)received);
     fputs("}\n", f);
     flush_metrics(r);
 }
 
 /* Text of one progress line, without its end. */
-static void print_line(const az_report *r, int64_t step, const az_optim_result *result, double lr)
+static void print_line(const az_report *r, int64_t step, const az_optim_result *result, double lr,
+                       bool cut)
 {
     const double rate = (double)r->since_tokens / fmax(r->since_s, 1e-9);
     const double left =
@@ -180,17 +187,24 @@ static void print_line(const az_report *r, int64_t step, const az_optim_result *
            (long long)step + 1, (long long)r->total_steps,
            r->loss_sum / (double)(r->since_steps > 0 ? r->since_steps : 1), lr, result->grad_norm,
            result->clip < 1 ? "*" : " ", az_format_count((long long)rate), az_format_seconds(left));
+    if (cut)
+        printf("  waited %.0f %%", 100 * r->since_waited_s / fmax(r->since_s, 1e-9));
 }
 
 void az_report_step(az_report *r, int64_t step, const az_step *s, const az_optim_result *result,
                     double lr)
 {
     const double now = az_now(), seconds = now - r->last;
+    const az_shard_stats base = az_shard_get_stats(r->shard);
+    const double waited = base.waited_s - r->before.waited_s;
+    const int64_t received = base.received_bytes - r->before.received_bytes;
+    r->before = base;
     r->last = now;
     r->steps++;
     r->tokens += s->n_tokens;
     r->idle_s += s->idle * seconds;
     r->since_s += seconds;
+    r->since_waited_s += waited;
     r->since_tokens += s->n_tokens;
     if (result->finite) {
         if (r->steps - r->skipped == 1)
@@ -203,21 +217,21 @@ void az_report_step(az_report *r, int64_t step, const az_step *s, const az_optim
     }
     if (!az_log_is_speaker())
         return;
-    write_metrics(r, step, s, result, lr, seconds);
+    write_metrics(r, step, s, result, lr, seconds, waited, received);
     const bool keep =
         (step + 1) % r->logging_steps == 0 || step + 1 == r->total_steps || !result->finite;
     errno = 0;
     if (r->progress == AZ_PROGRESS_TERMINAL || (keep && r->progress == AZ_PROGRESS_LINES)) {
         if (r->partial)
             fputs("\r\033[K", stdout);
-        print_line(r, step, result, lr);
+        print_line(r, step, result, lr, base.n_resident < base.n_units);
         if (keep)
             putchar('\n');
         az_log_flush();
         r->partial = !keep;
     }
     if (keep) {
-        r->loss_sum = r->since_s = 0;
+        r->loss_sum = r->since_s = r->since_waited_s = 0;
         r->since_steps = r->since_tokens = 0;
     }
 }
@@ -226,6 +240,7 @@ void az_report_pause(az_report *r, double seconds)
 {
     r->begin += seconds;
     r->last = az_now();
+    r->before = az_shard_get_stats(r->shard);
 }
 
 void az_report_eval(az_report *r, int64_t step, const az_eval_result *result)

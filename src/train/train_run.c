@@ -202,7 +202,7 @@ static az_err open_output(az_run *r)
     AZ_TRY(az_checkpoint_try(&r->checkpoint, r->dir)); /* nothing is worse than to learn it later */
     r->time_limit = find_time_limit(r);
     err = az_report_init(&r->report, r->deck, r->total_steps, r->checkpoint.steps_per_epoch,
-                         &r->trainer, r->comm);
+                         &r->trainer, r->engine.shard, r->comm);
     AZ_TRY(az_comm_agree(r->comm, err));
 out:
     return err;
