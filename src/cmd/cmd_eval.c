@@ -10,6 +10,7 @@
 #include "store/json.h"
 #include "train/eval.h"
 #include "train/load.h"
+#include "train/planning.h"
 #include "train/report.h"
 
 /* All that the command owns. */
@@ -17,6 +18,7 @@ typedef struct {
     const az_deck *deck;
     az_comm *comm;
     az_engine engine;
+    az_planning planning;
     az_tokenizer *tokenizer;
     az_dataset set;
     const char *what; /* set is */
@@ -27,7 +29,7 @@ typedef struct {
 static az_err open_job(job *j)
 {
     az_err err;
-    az_pass_options options = {0};
+    az_work_load work;
     const char *adapter = az_deck_string(j->deck, "eval.adapter");
     AZ_TRY(az_engine_read(&j->engine, j->deck, adapter != NULL ? AZ_ADAPTER_PATH : AZ_ADAPTER_NONE,
                           adapter, j->comm));
@@ -36,10 +38,11 @@ static az_err open_job(job *j)
     AZ_TRY(az_load_eval(&j->set, &j->what, j->deck, &j->engine, j->tokenizer));
     AZ_TRY(az_eval_create(&j->eval, &j->engine, &j->set,
                           az_deck_int(j->deck, "eval.micro_batch_tokens")));
-    az_eval_get_limits(j->eval, &options.forward);
-    AZ_TRY(az_engine_load(&j->engine, j->deck));
+    az_eval_get_work(j->eval, &work);
+    AZ_TRY(az_planning_make(&j->planning, &j->engine, j->deck, &work));
+    AZ_TRY(az_engine_load(&j->engine, j->deck, &j->planning.plan, &j->planning.input));
     const az_model_parts parts = az_engine_get_parts(&j->engine);
-    AZ_TRY(az_pass_create(&j->pass, &parts, &options));
+    AZ_TRY(az_pass_create(&j->pass, &parts, &(az_pass_options){.forward = work.eval}));
 out:
     return err;
 }
@@ -58,6 +61,7 @@ static void say_start(const job *j)
     az_report_start(j->comm, "evaluation");
     az_engine_say(&j->engine);
     az_report_data("data", j->what, &j->set);
+    az_plan_say(&j->planning.plan, &j->planning.input);
 }
 
 static void say_result(const az_eval_result *r)

@@ -15,6 +15,7 @@
 #include "kern/kern.h"
 #include "store/json.h"
 #include "train/generate.h"
+#include "train/planning.h"
 #include "train/report.h"
 
 /* Seconds between two progress lines. */
@@ -26,6 +27,7 @@ typedef struct {
     az_comm *comm;
     const char *file, *output; /* generate.file, generate.output, or NULL */
     az_engine engine;
+    az_planning planning;
     az_tokenizer *tokenizer; /* rank 0 only */
     az_prompts prompts;
     int32_t eos[AZ_MAX_EOS + 1];
@@ -98,6 +100,7 @@ static az_err open_job(job *j)
 {
     az_err err;
     const az_deck *d = j->deck;
+    az_work_load work;
     const char *adapter = az_deck_string(d, "generate.adapter");
     j->file = az_deck_string(d, "generate.file");
     j->output = az_deck_string(d, "generate.output");
@@ -121,7 +124,9 @@ static az_err open_job(job *j)
         .eos = j->eos,
         .n_eos = j->n_eos,
         .opt_progress = wants_progress(j) ? show_progress : NULL};
-    AZ_TRY(az_engine_load(&j->engine, d));
+    az_generate_get_work(&work, &j->engine, &j->prompts, &options);
+    AZ_TRY(az_planning_make(&j->planning, &j->engine, d, &work));
+    AZ_TRY(az_engine_load(&j->engine, d, &j->planning.plan, &j->planning.input));
     AZ_TRY(az_generate_create(&j->generate, &j->engine, &j->prompts, &options));
 out:
     return err;
@@ -141,6 +146,7 @@ static void say_start(const job *j)
     if (j->output != NULL) {
         az_report_start(j->comm, "generation");
         az_engine_say(&j->engine);
+        az_plan_say(&j->planning.plan, &j->planning.input);
         az_say("prompts   %s, %s tokens; keys and values %s, all workspaces %s on rank 0",
                az_format_count(j->prompts.n), az_format_count(j->prompts.start[j->prompts.n]),
                az_format_bytes((double)s.cache_bytes), az_format_bytes((double)s.bytes));

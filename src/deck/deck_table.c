@@ -499,14 +499,14 @@ const az_key az_keys[] = {
          "Over what the base is cut. node: not at all; the ranks of each node hold one copy in "
          "memory that they share, so that nothing is gathered. world: over the nodes; each unit "
          "is brought together when it is needed, but for those that stay (shard.resident). auto "
-         "is node on one node, and on several if the base takes at most 70 % of each node's "
-         "memory.",
+         "lets the plan decide: node where a whole copy fits beside all else, world where it does "
+         "not, with what memory is left filled by units that stay.",
      .resume = true},
     {.name = "shard.resident",
      .type = AZ_TYPE_REAL,
      .lo = 0,
      .hi = 1,
-     .absent = "0",
+     .absent = "as much as memory allows; 0 if shard.scope is world",
      .text = "Scope world: which part of the base that a node would otherwise gather stays with it "
              "instead, 0 to 1; what is gathered falls in proportion.",
      .resume = true},
@@ -514,9 +514,10 @@ const az_key az_keys[] = {
      .type = AZ_TYPE_INT,
      .ilo = 1,
      .ihi = 64,
-     .absent = "2",
+     .absent = "the plan decides",
      .text = "Scope world: how many gathered units a node may hold at a time, those under way "
-             "included.",
+             "included. With 1 nothing can come while a unit is used; with more, what is used "
+             "again soonest stays.",
      .resume = true},
     {.name = "shard.progress",
      .type = AZ_TYPE_CHOICE,
@@ -546,7 +547,7 @@ const az_key az_keys[] = {
          "When gradients of the adapter are summed over nodes: step is once, at the end of the "
          "step, and each node holds sums of all layers, 8 bytes for each number of the adapter; "
          "unit is after each layer's backward, and each node holds sums of two layers and its "
-         "share of the others'; auto is step.",
+         "share of the others'; auto is step where all sums fit.",
      .resume = true},
     {.name = "shard.accumulation",
      .type = AZ_TYPE_CHOICE,
@@ -555,8 +556,8 @@ const az_key az_keys[] = {
      .text = "In which order a rank's micro-batches of a step pass through the model: depth_first "
              "takes each through all layers before the next one; layer_major takes all through a "
              "layer before the next layer is gathered, which divides the gathers by their number "
-             "and keeps each one's inputs of the layers meanwhile; auto is depth_first. No order "
-             "changes a bit.",
+             "and keeps each one's inputs of the layers meanwhile; auto lets the plan decide, "
+             "who may also take groups of some. No order changes a bit.",
      .resume = true},
     {.name = "shard.activations",
      .type = AZ_TYPE_CHOICE,
@@ -565,7 +566,7 @@ const az_key az_keys[] = {
      .text = "What is kept of a layer's forward for its backward: keep is all that backward "
              "reads; cheap is outputs of products and of attention, and norms and gates are "
              "computed again; recompute is the layer's input alone, from which all is computed "
-             "again; auto is recompute. None changes a bit.",
+             "again; auto keeps what fits, layer by layer. None changes a bit.",
      .resume = true},
 
     /* ---- checkpoint */

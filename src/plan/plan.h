@@ -41,9 +41,10 @@ void az_machine_find_memory(az_machine *machine, int64_t opt_given);
 /* Fill threads, link and flops where they are 0 with what is assumed. */
 void az_machine_assume(az_machine *machine);
 
-/* What is computed in a step. */
+/* What is computed in a step; for evaluation or generation train.tokens is 0. */
 typedef struct {
     az_pass_limits train, eval; /* largest micro-batches; eval.tokens 0: no evaluation */
+    int64_t cache_bytes;        /* of generation, in each process */
     int64_t n_micro;            /* micro-batches of a step */
     int64_t tokens, targets;    /* of a step */
     double keys;                /* summed over the step's tokens: how many keys each attends to */
@@ -56,6 +57,9 @@ typedef struct {
  * the memory that they take is looked up. */
 void az_work_from_samples(az_work_load *work, const az_dataset *train, az_schedule *schedule,
                           const az_pass_limits *opt_eval);
+/* Evaluation or generation as a job's only work: step is all of it. Called as the one above. */
+void az_work_from_forward(az_work_load *work, const az_pass_limits *limits, const az_step *step,
+                          int64_t cache_bytes);
 /* The most that the deck allows, without samples: sizes of files stand for the text. */
 void az_work_from_deck(az_work_load *work, const az_deck *deck);
 

@@ -43,11 +43,11 @@ static void explain_base(az_plan *plan, const az_sizes *s)
                "model.load: map: the copy is the system's cache of the files, %s that it may take "
                "back at any time and then reads again",
                az_format_bytes((double)plan->base_bytes));
-    else if (keys->scope != AZ_SCOPE_AUTO)
-        reason(plan, "scope", c->scope == AZ_SCOPE_NODE ? "node" : "world", "shard.scope says so");
     else if (s->domains.n_nodes == 1)
         reason(plan, "scope", "node", "there is one %s: it holds the base, %s", domain,
                az_format_bytes((double)plan->base_bytes));
+    else if (keys->scope != AZ_SCOPE_AUTO)
+        reason(plan, "scope", c->scope == AZ_SCOPE_NODE ? "node" : "world", "shard.scope says so");
     else if (all)
         reason(plan, "scope", "node", "a whole copy of %s fits in each %s: no weights move",
                az_format_bytes((double)plan->base_bytes), domain);
@@ -63,8 +63,10 @@ static void explain_base(az_plan *plan, const az_sizes *s)
     if (all)
         reason(plan, "residency", value, "nothing is gathered");
     else if (keys->resident >= 0)
-        reason(plan, "residency", value, "shard.resident says so: %d of %d units", c->n_resident,
-               s->list.n_units);
+        reason(plan, "residency", value, "%s says so: %d of %d units",
+               keys->scope == AZ_SCOPE_WORLD && keys->resident == 0 ? "shard.scope"
+                                                                    : "shard.resident",
+               c->n_resident, s->list.n_units);
     else
         reason(plan, "residency", value,
                "memory left over keeps %d of %d units whole; as much less is gathered",

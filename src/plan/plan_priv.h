@@ -10,6 +10,7 @@
 /* What is the same for all choices: sizes as the modules tell them. Start from {0}. */
 typedef struct {
     const az_plan_input *in;
+    bool training;       /* else evaluation or generation */
     az_topology domains; /* what shares a memory is a node here */
     int *domain_ranks;   /* of it */
     int node_domains;    /* domains of the smallest node */

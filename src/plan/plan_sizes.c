@@ -55,9 +55,9 @@ static az_err find_program(az_sizes *s)
                              .tied = s->in->config->tied,
                              .lowest = az_lora_get_lowest_layer(s->in->lora),
                              .head_rows = list->head_rows};
-    s->n_program = az_pass_list_program(NULL, &s->cut, true);
+    s->n_program = az_pass_list_program(NULL, &s->cut, s->training);
     AZ_TRY(AZ_NEW(s->program, (size_t)s->n_program, "plan"));
-    az_pass_list_program(s->program, &s->cut, true);
+    az_pass_list_program(s->program, &s->cut, s->training);
     for (int u = 0; u < list->n_units; u++)
         list->units[u].uses = 0;
     for (int i = 0; i < s->n_program; i++)
@@ -76,7 +76,7 @@ static void find_flops(az_sizes *s)
     int64_t R[AZ_N_LINEARS];
     s->flops = (double)w->targets * (head.forward + head.backward);
     s->head_again = (double)w->targets * head.recompute[0];
-    s->n_back = s->cut.lowest < 0 ? 0 : (int)L - s->cut.lowest;
+    s->n_back = s->cut.lowest < 0 || !s->training ? 0 : (int)L - s->cut.lowest;
     for (int l = 0; l < L; l++) {
         az_pass_get_ranks(R, s->in->lora, l);
         const az_flops f = az_flops_of_layer(s->in->config, R, keys, l == s->cut.lowest);
@@ -102,7 +102,7 @@ az_err az_sizes_init(az_sizes *s, const az_plan_input *input)
 {
     az_err err;
     const int64_t L = input->config->L;
-    *s = (az_sizes){.in = input};
+    *s = (az_sizes){.in = input, .training = input->work.train.tokens > 0};
     AZ_TRY(find_domains(s));
     AZ_TRY(az_shard_list_units(&s->list, input->config, input->table, input->set));
     AZ_TRY(find_program(s));
@@ -216,6 +216,7 @@ static void count_activations(az_plan *plan, az_sizes *s)
                   train->targets, s->list.head_rows, NULL);
     add(plan, AZ_PLAN_HEAD, 0, arena.used, arena.used);
     add(plan, AZ_PLAN_ACTIVATIONS, 0, all - arena.used, all - arena.used);
+    add(plan, AZ_PLAN_ACTIVATIONS, 0, (size_t)in->work.cache_bytes, (size_t)in->work.cache_bytes);
 }
 
 static void count_adapter(az_plan *plan, const az_sizes *s)
@@ -223,10 +224,12 @@ static void count_adapter(az_plan *plan, const az_sizes *s)
     const az_optim_sizes *o = &s->optim[plan->choice.unit_reduce ? AZ_REDUCE_UNIT : AZ_REDUCE_STEP];
     add_footprint(plan, AZ_PLAN_ADAPTER,
                   s->params[plan->choice.gathered ? AZ_PARAMS_GATHERED : AZ_PARAMS_REPLICATED]);
+    plan->checkpoint_bytes = 12 * s->off[s->spans.n];
+    if (!s->training)
+        return;
     add_footprint(plan, AZ_PLAN_GRADIENT, o->gradient);
     add_footprint(plan, AZ_PLAN_MOMENTS, o->moments);
     add_footprint(plan, AZ_PLAN_MOMENTS, o->other);
-    plan->checkpoint_bytes = 12 * s->off[s->spans.n];
 }
 
 static void count_process(az_plan *plan, const az_sizes *s)

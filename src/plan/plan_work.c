@@ -47,6 +47,18 @@ void az_work_from_samples(az_work_load *work, const az_dataset *train, az_schedu
     work->keys = keys / (double)az_max_i64(1, train->n_tokens) * (double)work->tokens;
 }
 
+void az_work_from_forward(az_work_load *work, const az_pass_limits *limits, const az_step *step,
+                          int64_t cache_bytes)
+{
+    *work = (az_work_load){.exact = true,
+                           .eval = *limits,
+                           .cache_bytes = cache_bytes,
+                           .n_micro = step->n_micro,
+                           .tokens = step->n_tokens,
+                           .targets = step->n_targets,
+                           .text_bytes = count_text()};
+}
+
 /* ---- from the deck */
 
 /* Bytes of a list of files; those that are not there count nothing. */
@@ -115,6 +127,7 @@ void az_plan_read_keys(az_plan_keys *keys, const az_deck *deck)
         .scope = strcmp(scope, "world") == 0         ? AZ_SCOPE_WORLD
                  : strcmp(scope, "node") == 0 || map ? AZ_SCOPE_NODE
                                                      : AZ_SCOPE_AUTO,
+        /* who wants the base cut wants no more of it in memory than must be, unless it is said */
         .resident = az_deck_has(deck, "shard.resident") ? az_deck_real(deck, "shard.resident")
                     : strcmp(scope, "world") == 0       ? 0
                                                         : -1,

@@ -8,6 +8,7 @@
 #include "deck/deck.h"
 #include "lora/lora.h"
 #include "model/config.h"
+#include "plan/plan.h"
 #include "pass/pass.h"
 #include "shard/shard.h"
 #include "text/text.h"
@@ -48,9 +49,10 @@ typedef struct {
  * AZ_ADAPTER_PATH. Collective. */
 az_err az_engine_read(az_engine *engine, const az_deck *deck, az_adapter_source source,
                       const char *opt_path, az_comm *comm);
-/* After az_engine_read: the copy of model.stage, if it is given, the adapter (rank 0 reads it for
- * all, or each rank its part of a file), then the base's slices. Collective. */
-az_err az_engine_load(az_engine *engine, const az_deck *deck);
+/* After az_engine_read, as was planned: the copy of model.stage, if it is given, the adapter (rank
+ * 0 reads it for all, or each rank its part of a file), then the base. Collective. */
+az_err az_engine_load(az_engine *engine, const az_deck *deck, const az_plan *plan,
+                      const az_plan_input *input);
 void az_engine_close(az_engine *engine);
 /* What a pass takes. Local. */
 az_model_parts az_engine_get_parts(const az_engine *engine);

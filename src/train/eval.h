@@ -8,6 +8,7 @@
 
 #include "base/base.h"
 #include "data/data.h"
+#include "plan/plan.h"
 #include "train/engine.h"
 
 typedef struct az_eval az_eval;
@@ -26,6 +27,9 @@ az_err az_eval_create(az_eval **out_eval, az_engine *engine, const az_dataset *s
 void az_eval_destroy(az_eval *opt_eval);
 /* What a pass must allow so that it can be used here. */
 void az_eval_get_limits(const az_eval *eval, az_pass_limits *out_limits);
+/* What a plan must know of it, as the only work of a job; the memory of datasets and schedules that
+ * are there is looked up. */
+void az_eval_get_work(const az_eval *eval, az_work_load *out_work);
 /* With the adapter as it is now, without dropout. The result is the same on all ranks. Allocates
  * nothing. Fails only with AZ_ESTOP, as a pass does. Collective. */
 az_err az_eval_run(az_eval_result *out_result, az_eval *eval, az_pass *pass);

@@ -10,6 +10,7 @@
 #include "base/base.h"
 #include "comm/comm.h"
 #include "text/text.h"
+#include "plan/plan.h"
 #include "train/engine.h"
 
 /* ---- prompts (train_prompts.c) ---- */
@@ -75,6 +76,9 @@ typedef struct az_generate az_generate;
  * one. */
 #define AZ_GENERATE_TOKENS 1024
 
+/* What a plan must know of it, of the rank that needs most; engine is read, not loaded. Local. */
+void az_generate_get_work(az_work_load *out_work, az_engine *engine, const az_prompts *prompts,
+                          const az_generate_options *options);
 /* Everything the loop needs is allocated here. engine and prompts are borrowed. Collective. */
 az_err az_generate_create(az_generate **out_generate, az_engine *engine, const az_prompts *prompts,
                           const az_generate_options *options);

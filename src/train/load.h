@@ -18,8 +18,6 @@ az_err az_load_eval(az_dataset *set, const char **out_what, const az_deck *deck,
                     const az_engine *engine, az_tokenizer *opt_tokenizer);
 /* How the deck's samples become steps and micro-batches. Local. */
 az_batching az_load_batching(const az_deck *deck);
-/* When the deck wants sums of gradients reduced. Local. */
-az_reduce az_load_reduce(const az_deck *deck);
 /* For az_schedule_create: attention's work, which grows with the square of a sequence, over that of
  * the linears. */
 double az_load_attention_cost(const az_config *config);

@@ -49,10 +49,12 @@ void az_report_fini(az_report *report);
 void az_report_start(const az_comm *comm, const char *what);
 /* A line "NAME  FROM: so many samples, ...". Local. */
 void az_report_data(const char *name, const char *opt_from, const az_dataset *set);
-/* What will be done: model, adapter, ranks, batch arithmetic, memory. Collective. */
+/* What will be done: model, adapter, ranks, data, batch arithmetic. Local. */
 void az_report_banner(const az_deck *deck, const az_engine *engine, const az_dataset *train,
                       const az_dataset *opt_eval, const az_schedule *schedule, int64_t total_steps,
-                      size_t activation_bytes, const char *hdf5);
+                      const char *hdf5);
+/* Where the base lies now. Local. */
+void az_report_base(const az_engine *engine);
 /* After step (0, 1, ...). Says also how long this rank waited for units of the base, and what its
  * node received of them. Local. */
 void az_report_step(az_report *report, int64_t step, const az_step *s,

@@ -40,58 +40,6 @@ void az_report_data(const char *name, const char *opt_from, const az_dataset *se
         (long long)set->n_dropped_empty);
 }
 
-/* Parameters, sums and moments, of the node's first rank with what the others share. */
-static double adapter_bytes(const az_engine *engine, const az_comm *comm, az_reduce reduce)
-{
-    const az_spans *spans = az_params_get_spans(engine->params);
-    const az_topology *topology = az_comm_get_topology(comm);
-    const az_footprint p =
-        az_params_measure(spans, az_params_get_placement(engine->params), topology);
-    const az_optim_sizes o = az_optim_measure(spans, topology, reduce);
-    return (double)(p.shared + o.gradient.shared + o.gradient.most + o.moments.most);
-}
-
-/* Memory of all ranks together and of the largest one. */
-static void say_memory(const az_deck *deck, az_comm *comm, const az_engine *engine,
-                       size_t activations)
-{
-    const az_reduce reduce = az_load_reduce(deck);
-    az_shard_stats s = az_shard_get_stats(engine->shard);
-    const double mine = (double)az_mem_get_total().bytes;
-    double total = mine, most = mine;
-    az_comm_sum_f64(comm, &total, 1);
-    az_comm_max_f64(comm, &most, 1);
-    if (s.mapped)
-        az_say(
-            "base      %s used where the files are, as the system's cache of them, read-only; %s "
-            "copied as they are not aligned",
-            az_format_bytes((double)s.base_bytes), az_format_bytes((double)s.sizes.held));
-    else if (az_shard_get_scope(engine->shard) == AZ_SCOPE_NODE)
-        az_say("base      one copy a node of %s, read by its ranks in place, protected, in %s",
-               az_format_bytes((double)s.base_bytes), az_shard_describe_pages(engine->shard));
-    else
-        az_say("base      cut over %d nodes: %s of %s on each, read by its ranks in place, "
-               "protected, in %s; %d of %d units resident, the others gathered in %d slot%s of %s",
-               az_comm_get_topology(comm)->n_nodes, az_format_bytes((double)s.sizes.held),
-               az_format_bytes((double)s.base_bytes), az_shard_describe_pages(engine->shard),
-               s.n_resident, s.n_units, s.sizes.n_slots, s.sizes.n_slots > 1 ? "s" : "",
-               az_format_bytes((double)s.sizes.slot_each));
-    az_say("adapter   %s", az_params_get_placement(engine->params) == AZ_PARAMS_GATHERED
-                               ? "cut over the ranks; a node brings a layer together, holding two"
-                               : "one copy a node, read by its ranks in place");
-    if (reduce == AZ_REDUCE_UNIT)
-        az_say("gradient  summed over nodes layer by layer: a node holds the sums of two layers");
-    const char *source;
-    const int64_t limit = az_limits_get_memory(&source);
-    az_say("limit     %s left for the job on this node: %s", az_format_bytes((double)limit),
-           source);
-    az_say("memory    %s on the largest rank (all %s): gathered units %s, activations %s, adapter "
-           "with gradients and moments %s",
-           az_format_bytes(most), az_format_bytes(total), az_format_bytes((double)s.sizes.slots),
-           az_format_bytes((double)activations),
-           az_format_bytes(adapter_bytes(engine, comm, reduce)));
-}
-
 static void say_batches(const az_deck *deck, const az_dataset *train, const az_schedule *schedule,
                         int64_t total_steps, int n_ranks)
 {
@@ -111,10 +59,6 @@ static void say_batches(const az_deck *deck, const az_dataset *train, const az_s
         az_say(
             "batches   %lld samples a step = %lld micro-batches of %lld, on %d rank%s %lld in turn",
             batch, n_micro, micro, n_ranks, n_ranks > 1 ? "s" : "", rounds);
-        if (n_micro % n_ranks != 0)
-            az_say("          %lld micro-batches do not fill %d ranks: at least %.0f %% of the "
-                   "ranks' time is idle",
-                   n_micro, n_ranks, 100.0 * (1 - (double)n_micro / (double)(rounds * n_ranks)));
     }
     az_say("steps     %s samples = %lld steps an epoch (last of %lld samples), %lld steps in all = "
            "%.2f epochs",
@@ -124,7 +68,7 @@ static void say_batches(const az_deck *deck, const az_dataset *train, const az_s
 
 void az_report_banner(const az_deck *deck, const az_engine *engine, const az_dataset *train,
                       const az_dataset *opt_eval, const az_schedule *schedule, int64_t total_steps,
-                      size_t activation_bytes, const char *hdf5)
+                      const char *hdf5)
 {
     char what[64];
     snprintf(what, sizeof what, "LoRA training (HDF5 %s)", hdf5);
@@ -134,7 +78,26 @@ void az_report_banner(const az_deck *deck, const az_engine *engine, const az_dat
     if (opt_eval != NULL)
         az_report_data("eval", NULL, opt_eval);
     say_batches(deck, train, schedule, total_steps, az_comm_size(engine->comm));
-    say_memory(deck, engine->comm, engine, activation_bytes);
+}
+
+void az_report_base(const az_engine *engine)
+{
+    const az_shard_stats s = az_shard_get_stats(engine->shard);
+    if (s.mapped)
+        az_say(
+            "base      %s used where the files are, as the system's cache of them, read-only; %s "
+            "copied as they are not aligned",
+            az_format_bytes((double)s.base_bytes), az_format_bytes((double)s.sizes.held));
+    else if (az_shard_get_scope(engine->shard) == AZ_SCOPE_NODE)
+        az_say("base      one copy a node of %s, read by its ranks in place, protected, in %s",
+               az_format_bytes((double)s.base_bytes), az_shard_describe_pages(engine->shard));
+    else
+        az_say("base      cut over %d nodes: %s of %s on each, read by its ranks in place, "
+               "protected, in %s; %d of %d units resident, the others gathered in %d slot%s of %s",
+               az_comm_get_topology(engine->comm)->n_nodes, az_format_bytes((double)s.sizes.held),
+               az_format_bytes((double)s.base_bytes), az_shard_describe_pages(engine->shard),
+               s.n_resident, s.n_units, s.sizes.n_slots, s.sizes.n_slots > 1 ? "s" : "",
+               az_format_bytes((double)s.sizes.slot_each));
 }
 
 static void say_share(const char *name, double s, double whole)

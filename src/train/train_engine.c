@@ -182,11 +182,10 @@ static az_progress_kind progress_of(const az_deck *deck)
 }
 
 /* Memory for the adapter's values; without pairs it has none. Collective. */
-static az_err open_params(az_engine *e, const az_deck *deck)
+static az_err open_params(az_engine *e, const az_deck *deck, bool gathered)
 {
     az_err err;
     const int n_layers = (int)e->config.L;
-    const bool gathered = strcmp(az_deck_string(deck, "shard.adapter"), "gathered") == 0;
     int64_t *off = NULL;
     err = AZ_NEW(off, (size_t)n_layers + 1, "adapter");
     AZ_TRY(az_comm_agree(e->comm, err));
@@ -262,25 +261,40 @@ static void check_base(const az_engine *e, const az_kept_adapter *k)
                 e->model_dir, now);
 }
 
-static az_shard_options shard_options(const az_deck *deck)
+static az_load_way find_way(const az_deck *deck)
 {
-    static const char *const scopes[] = {
-        [AZ_SCOPE_AUTO] = "auto", [AZ_SCOPE_WORLD] = "world", [AZ_SCOPE_NODE] = "node"};
     static const char *const ways[] = {[AZ_LOAD_AUTO] = "auto",
                                        [AZ_LOAD_JOB] = "job",
                                        [AZ_LOAD_NODE] = "node",
                                        [AZ_LOAD_MAP] = "map"};
-    az_load_way way = (az_load_way)find_word(deck, "model.load", ways);
+    const az_load_way way = (az_load_way)find_word(deck, "model.load", ways);
     if (way == AZ_LOAD_AUTO && az_deck_has(deck, "model.stage"))
-        way = AZ_LOAD_NODE; /* each node has all files */
-    return (az_shard_options){
-        .scope = (az_scope)find_word(deck, "shard.scope", scopes),
-        .share = az_deck_has(deck, "shard.resident") ? az_deck_real(deck, "shard.resident") : 0,
-        .n_slots = az_deck_has(deck, "shard.slots") ? (int)az_deck_int(deck, "shard.slots")
-                                                    : AZ_SHARD_SLOTS,
-        .load = way,
-        .progress = progress_of(deck),
-        .poison = az_deck_bool(deck, "run.poison")};
+        return AZ_LOAD_NODE; /* each node has all files */
+    return way;
+}
+
+static az_err load_base(az_engine *e, const az_deck *deck, const az_plan *plan,
+                        const az_plan_input *input)
+{
+    az_err err;
+    az_unit_list units = {0};
+    bool *resident = NULL;
+    AZ_TRY(az_shard_list_units(&units, &e->config, &e->table, &e->set));
+    AZ_TRY(AZ_NEW(resident, (size_t)units.n_units, "base index"));
+    err = az_plan_fill_resident(resident, plan, input);
+out:
+    err = az_comm_agree(e->comm, err);
+    const az_shard_options options = {.scope = plan->choice.scope,
+                                      .opt_resident = resident,
+                                      .n_slots = plan->choice.slots > 0 ? plan->choice.slots : 1,
+                                      .load = find_way(deck),
+                                      .progress = progress_of(deck),
+                                      .poison = az_deck_bool(deck, "run.poison")};
+    if (err == AZ_OK)
+        err = az_shard_create(&e->shard, &e->config, &e->table, &e->set, e->comm, &options);
+    az_free(resident);
+    az_shard_free_units(&units);
+    return err;
 }
 
 az_err az_engine_read(az_engine *e, const az_deck *deck, az_adapter_source source,
@@ -306,17 +320,17 @@ out:
     return err;
 }
 
-az_err az_engine_load(az_engine *e, const az_deck *deck)
+az_err az_engine_load(az_engine *e, const az_deck *deck, const az_plan *plan,
+                      const az_plan_input *input)
 {
     az_err err;
     const char *stage = az_deck_string(deck, "model.stage");
     if (stage != NULL)
         AZ_TRY(az_stage_model(&e->set, e->model_dir, stage, e->comm));
-    AZ_TRY(open_params(e, deck));
+    AZ_TRY(open_params(e, deck, plan->choice.gathered));
     if (e->source != AZ_ADAPTER_NONE)
         AZ_TRY(fill_adapter(e, deck));
-    const az_shard_options options = shard_options(deck);
-    AZ_TRY(az_shard_create(&e->shard, &e->config, &e->table, &e->set, e->comm, &options));
+    AZ_TRY(load_base(e, deck, plan, input));
     if (e->kept.h5 != NULL)
         check_base(e, &e->kept);
 out:

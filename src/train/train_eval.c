@@ -54,6 +54,13 @@ void az_eval_get_limits(const az_eval *eval, az_pass_limits *out_limits)
                         &out_limits->targets);
 }
 
+void az_eval_get_work(const az_eval *eval, az_work_load *out_work)
+{
+    az_pass_limits limits = {0};
+    az_eval_get_limits(eval, &limits);
+    az_work_from_forward(out_work, &limits, &eval->step, 0);
+}
+
 az_err az_eval_run(az_eval_result *out_result, az_eval *eval, az_pass *pass)
 {
     az_err err = AZ_OK;

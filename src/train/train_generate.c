@@ -150,18 +150,29 @@ static int64_t tokens_at_once(const az_generate *g)
     return az_max_i64(AZ_GENERATE_TOKENS, g->options.batch_size);
 }
 
+static az_pass_limits limits_of(const az_generate *g, const needs *need)
+{
+    const int64_t b = az_min_i64(g->options.batch_size, g->prompts->n);
+    return (az_pass_limits){.tokens =
+                                az_max_i64(az_min_i64(need->prompt_tokens, tokens_at_once(g)), b),
+                            .targets = b,
+                            .longest = az_max_i64(need->longest, 1),
+                            .sequences = (int)b};
+}
+
+/* Elements of the keys, and of the values. */
+static size_t cache_size(const az_generate *g, const needs *need)
+{
+    const az_config *c = &g->engine->config;
+    return (size_t)(c->L * need->cache_rows * c->G * c->K);
+}
+
 static az_err allocate(az_generate *g)
 {
     az_err err;
-    const az_config *c = &g->engine->config;
     const needs need = find_needs(g, az_comm_rank(g->engine->comm));
-    const int64_t b = az_min_i64(g->options.batch_size, g->prompts->n);
-    const az_pass_limits limits = {
-        .tokens = az_max_i64(az_min_i64(need.prompt_tokens, tokens_at_once(g)), b),
-        .targets = b,
-        .longest = az_max_i64(need.longest, 1),
-        .sequences = (int)b};
-    const size_t cache = (size_t)(c->L * need.cache_rows * c->G * c->K);
+    const az_pass_limits limits = limits_of(g, &need);
+    const size_t cache = cache_size(g, &need);
     g->cache_rows = need.cache_rows;
     carve(g, &limits);
     AZ_TRY(az_arena_init(&g->arena, "generation"));
@@ -180,6 +191,40 @@ out:
     return err;
 }
 
+static void describe(az_generate *g, az_engine *engine, const az_prompts *prompts,
+                     const az_generate_options *options)
+{
+    *g = (az_generate){.engine = engine,
+                       .prompts = prompts,
+                       .options = *options,
+                       .n_ranks = az_comm_size(engine->comm),
+                       .group = az_comm_rank(engine->comm),
+                       .n_groups = az_ceil_div(prompts->n, options->batch_size),
+                       .bad = -1};
+}
+
+void az_generate_get_work(az_work_load *out_work, az_engine *engine, const az_prompts *prompts,
+                          const az_generate_options *options)
+{
+    az_generate g;
+    size_t bytes = 0;
+    az_pass_limits most = {0};
+    describe(&g, engine, prompts, options);
+    for (int rank = 0; rank < g.n_ranks; rank++) {
+        const needs need = find_needs(&g, rank);
+        const az_pass_limits limits = limits_of(&g, &need);
+        const size_t cache = 2 * cache_size(&g, &need) * sizeof(float);
+        bytes = cache > bytes ? cache : bytes;
+        most.tokens = az_max_i64(most.tokens, limits.tokens);
+        most.longest = az_max_i64(most.longest, limits.longest);
+        most.targets = limits.targets;
+        most.sequences = limits.sequences;
+    }
+    carve(&g, &most);
+    const az_step step = {.n_micro = (int)g.n_groups};
+    az_work_from_forward(out_work, &most, &step, (int64_t)(bytes + g.arena.used));
+}
+
 az_err az_generate_create(az_generate **out_generate, az_engine *engine, const az_prompts *prompts,
                           const az_generate_options *options)
 {
@@ -189,13 +234,7 @@ az_err az_generate_create(az_generate **out_generate, az_engine *engine, const a
     *out_generate = NULL;
     err = AZ_NEW(g, 1, "generation");
     AZ_TRY(az_comm_agree(engine->comm, err));
-    g->engine = engine;
-    g->prompts = prompts;
-    g->options = *options;
-    g->n_ranks = az_comm_size(engine->comm);
-    g->group = az_comm_rank(engine->comm);
-    g->n_groups = az_ceil_div(prompts->n, options->batch_size);
-    g->bad = -1;
+    describe(g, engine, prompts, options);
     for (int64_t i = 0; i < prompts->n; i++)
         g->stats.n_short += token_limit(g, i) < prompt_tokens(g, i) + options->max_new_tokens;
     AZ_TRY(allocate(g));

@@ -67,12 +67,6 @@ az_batching az_load_batching(const az_deck *deck)
         .seed = (uint64_t)az_deck_int(deck, "train.seed")};
 }
 
-az_reduce az_load_reduce(const az_deck *deck)
-{
-    return strcmp(az_deck_string(deck, "shard.reduce"), "unit") == 0 ? AZ_REDUCE_UNIT
-                                                                     : AZ_REDUCE_STEP;
-}
-
 double az_load_attention_cost(const az_config *config)
 {
     const double hk = (double)(config->H * config->K), gk = (double)(config->G * config->K);

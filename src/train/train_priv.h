@@ -3,6 +3,7 @@
 #define AZ_TRAIN_PRIV_H
 
 #include "train/outdir.h"
+#include "train/planning.h"
 #include "train/report.h"
 #include "train/saves.h"
 #include "train/train.h"
@@ -14,6 +15,7 @@ typedef struct {
     const char *dir;
     az_outdir *outdir;
     az_engine engine;
+    az_planning planning;
     az_dataset train, held_out;
     bool have_eval;
     az_schedule *schedule;

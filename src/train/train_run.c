@@ -13,6 +13,9 @@
 #include "train/load.h"
 #include "train/train_priv.h"
 
+/* A plan that is more off than this share is wrong. */
+#define PLAN_LIMIT 0.02
+
 static az_err load_data(az_run *r)
 {
     az_err err;
@@ -71,32 +74,27 @@ out:
     return err;
 }
 
+static az_err make_plan(az_run *r)
+{
+    az_work_load work;
+    az_pass_limits eval;
+    if (r->eval != NULL)
+        az_eval_get_limits(r->eval, &eval);
+    az_work_from_samples(&work, &r->train, r->schedule, r->eval != NULL ? &eval : NULL);
+    return az_planning_make(&r->planning, &r->engine, r->deck, &work);
+}
+
 /* One workspace serves training and evaluation; what only backward needs is sized for training. */
 static az_err open_pass(az_run *r)
 {
     az_err err;
-    az_pass_options options = {.backward.longest = r->train.longest};
-    az_pass_limits *train = &options.backward;
-    az_level *levels = NULL;
-    const int L = (int)r->engine.config.L;
-    const char *accumulation = az_deck_string(r->deck, "shard.accumulation"),
-               *activations = az_deck_string(r->deck, "shard.activations");
-    err = AZ_NEW(levels, (size_t)L, "activations");
-    AZ_TRY(az_comm_agree(r->comm, err));
-    for (int l = 0; l < L; l++)
-        levels[l] = strcmp(activations, "keep") == 0    ? AZ_LEVEL_KEEP
-                    : strcmp(activations, "cheap") == 0 ? AZ_LEVEL_CHEAP
-                                                        : AZ_LEVEL_RECOMPUTE;
-    options.opt_levels = levels;
-    az_schedule_get_max(r->schedule, &train->tokens, &train->sequences, &train->targets);
-    if (strcmp(accumulation, "layer_major") == 0)
-        train->group = az_schedule_count_rounds(r->schedule);
-    if (r->eval != NULL)
-        az_eval_get_limits(r->eval, &options.forward);
+    az_pass_options options = {0};
     const az_model_parts parts = az_engine_get_parts(&r->engine);
-    AZ_TRY(az_pass_create(&r->pass, &parts, &options));
+    err = az_planning_get_pass(&options, &r->planning, &r->engine);
+    AZ_TRY(az_comm_agree(r->comm, err));
+    err = az_pass_create(&r->pass, &parts, &options);
 out:
-    az_free(levels);
+    az_free((void *)options.opt_levels);
     return err;
 }
 
@@ -108,7 +106,8 @@ static az_err open_optim(az_run *r)
                                       .weight_decay = az_deck_real(r->deck, "train.weight_decay"),
                                       .max_grad_norm =
                                           az_deck_real(r->deck, "train.max_grad_norm")};
-    return az_optim_create(&r->optim, r->engine.params, &options, az_load_reduce(r->deck), r->comm);
+    const az_reduce reduce = r->planning.plan.choice.unit_reduce ? AZ_REDUCE_UNIT : AZ_REDUCE_STEP;
+    return az_optim_create(&r->optim, r->engine.params, &options, reduce, r->comm);
 }
 
 /* ---- the output directory */
@@ -286,6 +285,15 @@ static az_err rescue_adapter(az_run *r, az_err why)
     return why;
 }
 
+/* What was allocated is what was planned, but for rounding. */
+static void compare_plan(const az_run *r)
+{
+    double off;
+    az_plan_compare(&off, &r->planning.plan, r->comm);
+    if (!(off <= PLAN_LIMIT))
+        az_warn("the memory of this run is not what was planned for it: please report this");
+}
+
 /* What a batch script needs to know of checkpoints. */
 static void say_saves(const az_run *r)
 {
@@ -339,13 +347,16 @@ static az_err open_run(az_run *r)
     AZ_TRY(az_engine_read(&r->engine, r->deck, AZ_ADAPTER_DECK, NULL, r->comm));
     AZ_TRY(load_data(r));
     AZ_TRY(open_schedule(r));
-    AZ_TRY(az_engine_load(&r->engine, r->deck));
+    AZ_TRY(make_plan(r));
+    az_report_banner(r->deck, &r->engine, &r->train, r->have_eval ? &r->held_out : NULL,
+                     r->schedule, r->total_steps, hdf5);
+    az_plan_say(&r->planning.plan, &r->planning.input);
+    AZ_TRY(az_engine_load(&r->engine, r->deck, &r->planning.plan, &r->planning.input));
     AZ_TRY(open_pass(r));
     AZ_TRY(open_optim(r));
     err = AZ_NEW(r->reached, (size_t)r->engine.lora.n_pairs, "optimizer");
     AZ_TRY(az_comm_agree(r->comm, err));
-    az_report_banner(r->deck, &r->engine, &r->train, r->have_eval ? &r->held_out : NULL,
-                     r->schedule, r->total_steps, az_pass_get_bytes(r->pass), hdf5);
+    az_report_base(&r->engine);
     AZ_TRY(open_output(r));
 out:
     return err;
@@ -373,6 +384,7 @@ az_err az_train_run(const az_deck *deck, az_comm *comm)
                (unsigned long long)hash);
     }
     az_report_summary(&r.report, &r.engine, r.pass);
+    compare_plan(&r);
     say_saves(&r);
     choose_adapter(&r);
     AZ_TRY(write_adapter(&r));

@@ -18,6 +18,7 @@
 #include "tests/unit/tol.h"
 #include "train/eval.h"
 #include "train/generate.h"
+#include "train/planning.h"
 #include "pass/pass.h"
 
 enum { N_EXPECTED = 4 /* samples that the peer gave logits of */ };
@@ -73,6 +74,15 @@ static const char *golden_dir(void)
     return dir;
 }
 
+static bool load(az_engine *engine, const az_deck *deck)
+{
+    static az_planning p;
+    const az_work_load work = {.eval = {.tokens = 64, .targets = 64, .longest = 64, .sequences = 8},
+                               .n_micro = 1};
+    return must(az_planning_make(&p, engine, deck, &work)) &&
+           must(az_engine_load(engine, deck, &p.plan, &p.input));
+}
+
 static bool open_model(model *m, const char *name)
 {
     *m = (model){0};
@@ -80,9 +90,9 @@ static bool open_model(model *m, const char *name)
     const char *adapter = path_of(m, "adapter");
     if (!must(az_deck_open(&m->deck, path_of(m, "deck.yaml"), NULL, 0)) ||
         !must(az_engine_read(&m->engine, m->deck, AZ_ADAPTER_PATH, adapter, comm)) ||
-        !must(az_engine_load(&m->engine, m->deck)) ||
+        !load(&m->engine, m->deck) ||
         !must(az_engine_read(&m->alone, m->deck, AZ_ADAPTER_PATH, adapter, self)) ||
-        !must(az_engine_load(&m->alone, m->deck)))
+        !load(&m->alone, m->deck))
         return false;
     const char *files[] = {path_of(m, "data.jsonl")};
     const az_data_options options = {.max_length = 64, .n_rows = m->engine.config.V, .eos = -1};

@@ -14,6 +14,7 @@
 #include "deck/deck.h"
 #include "kern/kern.h"
 #include "train/engine.h"
+#include "train/planning.h"
 #include "train/train.h"
 #include "tests/mpi/check.h"
 #include "tests/unit/tol.h"
@@ -116,17 +117,19 @@ static void check_first(const az_deck *deck, const char *expect)
     az_schedule *schedule = NULL;
     az_pass *pass = NULL;
     az_optim *optim = NULL;
+    static az_planning planning;
     CHECK(az_engine_read(&e, deck, AZ_ADAPTER_DECK, NULL, comm) == AZ_OK);
-    CHECK(az_engine_load(&e, deck) == AZ_OK);
     const char *files[] = {az_deck_item(deck, "data.files", 0)};
     const az_data_options options = {.max_length = 64, .n_rows = e.config.V, .eos = -1};
     CHECK(az_data_load(&set, files, 1, NULL, &options, comm) == AZ_OK);
     const az_batching batching = {.batch_size = 4, .micro_batch_size = 2};
     CHECK(az_schedule_create(&schedule, &set, &batching, 0, az_comm_size(comm),
                              az_comm_rank(comm)) == AZ_OK);
-    az_pass_options how = {.backward.longest = set.longest};
-    az_schedule_get_max(schedule, &how.backward.tokens, &how.backward.sequences,
-                        &how.backward.targets);
+    az_work_load work;
+    az_work_from_samples(&work, &set, schedule, NULL);
+    CHECK(az_planning_make(&planning, &e, deck, &work) == AZ_OK);
+    CHECK(az_engine_load(&e, deck, &planning.plan, &planning.input) == AZ_OK);
+    const az_pass_options how = {.backward = work.train};
     const az_model_parts parts = az_engine_get_parts(&e);
     CHECK(az_pass_create(&pass, &parts, &how) == AZ_OK);
     check_measure(&e, &how, 0, AZ_LEVEL_RECOMPUTE);
