@@ -11,6 +11,8 @@
 #   host_bytes I            prints the bytes that host I has received and sent so far, counted at its cable
 #   host_slow I RATE        its cable carries so much in either direction (a rate of tc, 200mbit; none: as fast as it can)
 #
+# Packets are of 9000 bytes, as in most clusters, so that headers are one part in a hundred of what is counted.
+#
 # A test that is killed cannot tidy up: a process of its own session waits for its end and does.
 
 hosts_tag=${hosts_tag:-$$} # in the names of all that is made
@@ -50,10 +52,10 @@ hosts_create() {
     disown "$hosts_keeper"
     cp /etc/hosts "$tmp/hosts" && echo "$hosts_net.254 $(hostname -s)" >>"$tmp/hosts"
     ip link add "$hosts_bridge" type bridge && ip addr add "$hosts_net.254/24" dev "$hosts_bridge" &&
-        ip link set "$hosts_bridge" up || return 1
+        ip link set "$hosts_bridge" mtu 9000 up || return 1
     for ((i = 1; i <= hosts_n; i++)); do
         echo "$hosts_net.$i node$i" >>"$tmp/hosts"
-        ip netns add "adze-$hosts_tag-$i" && ip link add "azv$hosts_tag-$i" type veth peer name eth0 netns "adze-$hosts_tag-$i" &&
+        ip netns add "adze-$hosts_tag-$i" && ip link add "azv$hosts_tag-$i" mtu 9000 type veth peer name eth0 mtu 9000 netns "adze-$hosts_tag-$i" &&
             ip link set "azv$hosts_tag-$i" master "$hosts_bridge" up && ip -n "adze-$hosts_tag-$i" addr add "$hosts_net.$i/24" dev eth0 &&
             ip -n "adze-$hosts_tag-$i" link set eth0 up && ip -n "adze-$hosts_tag-$i" link set lo up || return 1
     done

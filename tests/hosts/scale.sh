@@ -2,7 +2,7 @@
 # 64 ranks of the tiny model on one node, four and sixteen (which MPICH is told to see on this machine) give the bits of one
 # rank, in every scope. Some ranks have two micro-batches of a step, some one, and in the last step most have none.
 # Budget: 150 s.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 data=$src/tests/golden/llama-tied/data.jsonl
 cat >"$tmp/deck.yaml" <<DECK
 model: {path: $src/tests/golden/llama-tied/model}
