@@ -78,4 +78,9 @@ az_err az_lora_check_place(const az_lora *lora, const char *dir);
 az_err az_lora_write(const float *flat, const az_lora *lora, const az_peft_config *config,
                      az_dtype dtype, const char *dir);
 
+/* Bytes that az_lora_write takes for a while, at most: rounded numbers, and what is read back.
+ * Pure.
+ */
+size_t az_lora_measure_write(const az_lora *lora);
+
 #endif

@@ -323,3 +323,8 @@ out:
     az_str_fini(&text);
     return err;
 }
+
+size_t az_lora_measure_write(const az_lora *lora)
+{
+    return (size_t)lora->n_elements * (sizeof(float) + sizeof(az_bf16));
+}

@@ -219,6 +219,17 @@ static void count_activations(az_plan *plan, az_sizes *s)
     add(plan, AZ_PLAN_ACTIVATIONS, 0, (size_t)in->work.cache_bytes, (size_t)in->work.cache_bytes);
 }
 
+/* While the adapter is written rank 0 holds more of it, instead of activations, which are gone. */
+static void count_writing(az_plan *plan, const az_sizes *s)
+{
+    const size_t whole = plan->choice.gathered ? 4 * (size_t)s->off[s->spans.n] : 0;
+    const size_t need = whole + az_lora_measure_write(s->in->lora);
+    const size_t gone =
+        (size_t)(plan->memory[AZ_PLAN_ACTIVATIONS].most + plan->memory[AZ_PLAN_HEAD].most);
+    if (need > gone && !s->in->machine.gpu) /* on the host, then */
+        add(plan, AZ_PLAN_ADAPTER, need - gone, 0, 0);
+}
+
 static void count_adapter(az_plan *plan, const az_sizes *s)
 {
     const az_optim_sizes *o = &s->optim[plan->choice.unit_reduce ? AZ_REDUCE_UNIT : AZ_REDUCE_STEP];
@@ -290,6 +301,8 @@ void az_plan_count_memory(az_plan *plan, az_sizes *s)
     count_base(plan, s);
     count_activations(plan, s);
     count_adapter(plan, s);
+    if (s->training)
+        count_writing(plan, s);
     count_process(plan, s);
     sum_up(plan, s);
 }

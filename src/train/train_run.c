@@ -221,6 +221,8 @@ static az_err write_adapter(az_run *r)
     file = az_path_join(r->dir, "adapter.h5");
     err = dir != NULL && file != NULL ? AZ_OK : AZ_EENV;
     AZ_TRY(az_comm_agree(r->comm, err));
+    az_pass_destroy(r->pass); /* no step follows: rank 0 needs memory to write and to check */
+    r->pass = NULL;
     az_watch_enter(r->comm, AZ_PHASE_SAVE, r->trainer.step);
     AZ_TRY(az_run_keep(r));
     AZ_TRY(az_comm_agree(r->comm, az_shard_check_files(r->engine.shard)));
