@@ -81,10 +81,8 @@ az_shard_sizes az_shard_measure(const az_unit_list *list, const bool *resident, 
 
 /* ---- the base itself ---- */
 
-/* auto: node where there is one node, or where the base is at most AZ_SHARD_NODE_SHARE of the
- * memory that each node has for the job; else world. */
+/* node: every unit is resident; world: some are cut. auto, of who chooses: not yet settled. */
 typedef enum { AZ_SCOPE_AUTO, AZ_SCOPE_WORLD, AZ_SCOPE_NODE } az_scope;
-#define AZ_SHARD_NODE_SHARE 0.7
 
 /* Who reads. job: each byte is read from the files once, and comes from node to node where it is
  * resident; each node reads a few blocks besides, by which files that differ are found. node: each
@@ -93,12 +91,9 @@ typedef enum { AZ_SCOPE_AUTO, AZ_SCOPE_WORLD, AZ_SCOPE_NODE } az_scope;
  * a node share. auto: job. */
 typedef enum { AZ_LOAD_AUTO, AZ_LOAD_JOB, AZ_LOAD_NODE, AZ_LOAD_MAP } az_load_way;
 
-#define AZ_SHARD_SLOTS 2 /* where nobody asks for another number */
-
 typedef struct {
-    az_scope scope;
-    const bool *opt_resident; /* [n_units] which are resident; scope and share have no say then */
-    double share;             /* scope world: the part of az_shard_count_excess to be spent */
+    const bool *opt_resident; /* [n_units] which are resident; NULL: share says it */
+    double share;             /* the part of az_shard_count_excess that may be spent on them */
     int n_slots;              /* for cut units: how many may be there at a time, or under way */
     az_load_way load;
     az_progress_kind progress; /* who keeps units coming (comm/spread.h) */

@@ -5,16 +5,6 @@
 
 #include "shard/shard_priv.h"
 
-/* Node where one copy fits. The same on all ranks. Collective. */
-static az_scope choose_scope(const az_shard *shard)
-{
-    const char *source;
-    const double room = AZ_SHARD_NODE_SHARE * (double)az_limits_get_memory(&source);
-    int64_t too_large = (double)shard->index.list.bytes > room;
-    az_comm_max_i64(shard->comm, &too_large, 1);
-    return !too_large ? AZ_SCOPE_NODE : AZ_SCOPE_WORLD;
-}
-
 /* Which units are resident, and where what this node holds of each lies. */
 static void place(az_shard *shard, const bool *resident)
 {
@@ -31,19 +21,21 @@ static void place(az_shard *shard, const bool *resident)
     }
 }
 
-/* opt_resident, or what follows from scope (never auto) and share. */
-static void choose(bool *resident, const az_shard *shard, const az_shard_options *o, az_scope scope)
+/* opt_resident, or what follows from share. Mapped files, and the base of one node, are there as a
+ * whole. */
+static void choose(bool *resident, const az_shard *shard, const az_shard_options *o)
 {
     const az_unit_list *list = &shard->index.list;
     const size_t excess = az_shard_count_excess(list, shard->topology);
-    if (o->opt_resident != NULL && shard->topology->n_nodes > 1)
+    const bool whole = shard->map != NULL || shard->topology->n_nodes == 1;
+    if (!whole && o->opt_resident != NULL)
         memcpy(resident, o->opt_resident, (size_t)list->n_units * sizeof *resident);
-    else if (scope == AZ_SCOPE_NODE || shard->topology->n_nodes == 1 || o->share >= 1)
-        for (int u = 0; u < list->n_units; u++)
-            resident[u] = true;
-    else
+    else if (!whole && o->share < 1)
         az_shard_choose_resident(resident, list, (size_t)(o->share * (double)excess),
                                  shard->topology);
+    else
+        for (int u = 0; u < list->n_units; u++)
+            resident[u] = true;
 }
 
 /* A unit as it lies here: whole, or this rank's stripe of it. */
@@ -88,14 +80,13 @@ static void release_memory(az_shard *shard)
     shard->memory = NULL;
 }
 
-/* In one way. Collective. */
-static az_err try_memory(az_shard *shard, const az_shard_options *o, az_scope scope)
+static az_err take_memory(az_shard *shard, const az_shard_options *o)
 {
     az_err err;
     bool *resident;
     err = AZ_NEW(resident, (size_t)shard->index.list.n_units, "base index");
     AZ_TRY(az_comm_agree(shard->comm, err));
-    choose(resident, shard, o, scope);
+    choose(resident, shard, o);
     place(shard, resident);
     shard->stats.sizes =
         az_shard_measure(&shard->index.list, resident, o->n_slots, o->poison, shard->topology);
@@ -105,26 +96,6 @@ static az_err try_memory(az_shard *shard, const az_shard_options *o, az_scope sc
     err = allocate(shard, o->progress);
 out:
     az_free(resident);
-    return err;
-}
-
-/* Where memory for a copy a node is not to be had after all, auto means world. Collective. */
-static az_err take_memory(az_shard *shard, const az_shard_options *o)
-{
-    az_err err;
-    const bool chosen = o->scope == AZ_SCOPE_AUTO && o->opt_resident == NULL;
-    if (shard->map != NULL) /* the files are there as a whole */
-        return try_memory(shard, &(az_shard_options){.n_slots = o->n_slots, .poison = o->poison},
-                          AZ_SCOPE_NODE);
-    const az_scope scope = chosen ? choose_scope(shard) : o->scope;
-    err = try_memory(shard, o, scope);
-    if (err == AZ_EENV && chosen && scope == AZ_SCOPE_NODE && shard->topology->n_nodes > 1) {
-        az_warn("%s; the base is cut over all nodes instead (shard.scope: world)",
-                az_err_message());
-        az_err_clear();
-        release_memory(shard);
-        err = try_memory(shard, o, AZ_SCOPE_WORLD);
-    }
     return err;
 }
 

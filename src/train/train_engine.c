@@ -284,8 +284,7 @@ static az_err load_base(az_engine *e, const az_deck *deck, const az_plan *plan,
     err = az_plan_fill_resident(resident, plan, input);
 out:
     err = az_comm_agree(e->comm, err);
-    const az_shard_options options = {.scope = plan->choice.scope,
-                                      .opt_resident = resident,
+    const az_shard_options options = {.opt_resident = resident,
                                       .n_slots = plan->choice.slots > 0 ? plan->choice.slots : 1,
                                       .load = find_way(deck),
                                       .progress = progress_of(deck),

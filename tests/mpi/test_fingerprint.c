@@ -129,8 +129,7 @@ static void write_variant(const variant *v)
 static uint64_t loaded_in(az_load_way way, double share, const az_config *c, const az_table *table,
                           const az_tensor_set *set)
 {
-    const az_shard_options options = {
-        .scope = AZ_SCOPE_WORLD, .share = share, .n_slots = 1, .load = way};
+    const az_shard_options options = {.share = share, .n_slots = 1, .load = way};
     az_shard *shard = NULL;
     uint64_t loaded = 0;
     CHECK(az_shard_create(&shard, c, table, set, comm, &options) == AZ_OK);
@@ -230,10 +229,9 @@ static void make(const char *where, const char *arguments)
 /* Nodes that see different models of the same shape are found, whoever reads. */
 static void check_nodes(void)
 {
-    static const az_shard_options options[] = {
-        {.scope = AZ_SCOPE_WORLD, .n_slots = 1, .load = AZ_LOAD_JOB},
-        {.scope = AZ_SCOPE_NODE, .n_slots = 1, .load = AZ_LOAD_JOB},
-        {.scope = AZ_SCOPE_NODE, .n_slots = 1, .load = AZ_LOAD_NODE}};
+    static const az_shard_options options[] = {{.n_slots = 1, .load = AZ_LOAD_JOB},
+                                               {.share = 1, .n_slots = 1, .load = AZ_LOAD_JOB},
+                                               {.share = 1, .n_slots = 1, .load = AZ_LOAD_NODE}};
     const int n_nodes = az_comm_get_topology(comm)->n_nodes;
     const char *model = az_comm_node(comm) == n_nodes - 1 ? other : dir;
     az_config c;

@@ -98,8 +98,8 @@ static az_err allocate_run(run *r)
     AZ_TRY(az_params_create(&r->engine.params, &(az_spans){L, off},
                             c->gathered ? AZ_PARAMS_GATHERED : AZ_PARAMS_REPLICATED,
                             AZ_PROGRESS_AUTO, comm));
-    const az_shard_options shard = {
-        .scope = c->scope, .opt_resident = resident, .n_slots = c->slots > 0 ? c->slots : 1};
+    const az_shard_options shard = {.opt_resident = resident,
+                                    .n_slots = c->slots > 0 ? c->slots : 1};
     AZ_TRY(az_shard_create(&r->engine.shard, &r->engine.config, &r->engine.table, &r->engine.set,
                            comm, &shard));
     az_pass_options pass = {.backward = r->input.work.train, .opt_levels = levels};

@@ -208,7 +208,7 @@ static void check_memory(model *m, const az_shard_options *o, int pieces)
     az_spread_measure(&spread, s.n_units, s.n_units - s.n_resident, o->n_slots, planned.slot_each,
                       AZ_SHARD_PROGRAM * s.n_units, t);
     CHECK(count_bytes("base index") + spread.own_bytes == planned.own);
-    const bool whole = t->n_nodes == 1 || o->scope != AZ_SCOPE_WORLD || o->share == 1;
+    const bool whole = t->n_nodes == 1 || o->share == 1;
     CHECK((s.n_resident == s.n_units) == whole && (s.sizes.n_slots == 0) == whole);
     CHECK(az_shard_get_scope(m->shard) == (whole ? AZ_SCOPE_NODE : AZ_SCOPE_WORLD));
     CHECK(!whole || o->load == AZ_LOAD_MAP || s.sizes.held == s.base_bytes);
@@ -216,7 +216,7 @@ static void check_memory(model *m, const az_shard_options *o, int pieces)
     const size_t shared = az_comm_node_rank(comm) == 0 ? s.sizes.held : 0;
     CHECK(count_bytes("base slices") >= shared && (shared > 0 || count_bytes("base slices") == 0));
     /* An even part of every unit, rounded up to 64 bytes on each rank. */
-    if (t->n_nodes > 1 && o->scope == AZ_SCOPE_WORLD && o->share == 0)
+    if (t->n_nodes > 1 && o->share == 0)
         CHECK(s.sizes.held <=
               s.base_bytes / (size_t)t->n_nodes + 64 * (size_t)(t->n_lanes * list->n_units));
     check_protected(&s);
@@ -272,17 +272,15 @@ static void check_model(const char *dir, int pieces, const az_shard_options *o)
 static void check_scopes(const char *dir, int pieces)
 {
     static const az_shard_options options[] = {
-        {.scope = AZ_SCOPE_NODE, .n_slots = 2},
-        {.scope = AZ_SCOPE_NODE, .n_slots = 2, .load = AZ_LOAD_NODE, .poison = true},
-        {.scope = AZ_SCOPE_WORLD, .n_slots = 2},
-        {.scope = AZ_SCOPE_WORLD, .n_slots = 1, .load = AZ_LOAD_NODE},
-        {.scope = AZ_SCOPE_WORLD, .n_slots = 1, .share = 0.5, .poison = true},
-        {.scope = AZ_SCOPE_WORLD, .n_slots = 4, .share = 0.5, .load = AZ_LOAD_NODE},
-        {.scope = AZ_SCOPE_WORLD, .n_slots = 64, .load = AZ_LOAD_JOB, .poison = true},
-        {.scope = AZ_SCOPE_WORLD, .n_slots = 2, .share = 1},
-        {.scope = AZ_SCOPE_AUTO, .n_slots = 2, .load = AZ_LOAD_MAP},
-        {.scope = AZ_SCOPE_NODE, .n_slots = 2, .load = AZ_LOAD_MAP, .poison = true},
-        {.scope = AZ_SCOPE_AUTO, .n_slots = 2, .load = AZ_LOAD_JOB}};
+        {.share = 1, .n_slots = 2},
+        {.share = 1, .n_slots = 2, .load = AZ_LOAD_NODE, .poison = true},
+        {.n_slots = 2},
+        {.n_slots = 1, .load = AZ_LOAD_NODE},
+        {.n_slots = 1, .share = 0.5, .poison = true},
+        {.n_slots = 4, .share = 0.5, .load = AZ_LOAD_NODE},
+        {.n_slots = 64, .load = AZ_LOAD_JOB, .poison = true},
+        {.share = 1, .n_slots = 2, .load = AZ_LOAD_MAP},
+        {.share = 1, .n_slots = 2, .load = AZ_LOAD_MAP, .poison = true}};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         check_model(dir, pieces, &options[i]);
 }

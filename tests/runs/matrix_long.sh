@@ -3,7 +3,7 @@
 # see on this machine), scope, residency, slots, transport, order of accumulation, activations, placement of the adapter,
 # reduction, loading, memory. Combinations are drawn with a fixed seed; every second one goes on from the middle of the one
 # before it. Each is done with two sets of OpenBLAS kernels, whose results differ from each other.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 deck=$src/tests/runs/exact.yaml
 keep="checkpoint.save_steps=10 checkpoint.save_total_limit=9"
 RANDOM=1848
@@ -36,8 +36,8 @@ draw() {
     keys="$keys shard.reduce=$word"
     one auto job node
     keys="$keys model.load=$word"
-    one 512MiB 4GiB
-    [ $((RANDOM % 3)) != 0 ] || keys="$keys run.memory=$word"
+    one $((16 + 40 * ranks))MiB 8GiB
+    [ $((RANDOM % 2)) = 0 ] || keys="$keys run.memory=$word"
 }
 # check WHAT: the run in $tmp/out is that of one rank
 check() {
