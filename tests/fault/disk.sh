@@ -1,7 +1,7 @@
 #!/bin/bash
 # A disk that is full: a message, code 3, no half-written adapter, and an earlier one stays as it was [47]. A limit on the
 # size of files stands for the full disk, as it needs no rights: it stops writes in the middle.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 # The limit would also stop the files through which UCX shares memory; a process alone needs none.
 export UCX_TLS=self
 cat >"$tmp/deck.yaml" <<DECK

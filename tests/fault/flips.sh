@@ -1,7 +1,7 @@
 #!/bin/bash
 # Bytes of a checkpoint and of an adapter.h5 that a training has written, changed in turn: each is named, or it is not used,
 # and then a run goes on from the changed file with the same bits. FLIP_STRIDE: how far apart they are.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 stride=${FLIP_STRIDE:-151}
 tests/tools/random_model "$tmp/model" 8 12 1 2 1 4 32 F32 0 5 >"$tmp/log" 2>&1 || fail "random_model"
 for ((i = 0; i < 4; i++)); do echo "{\"input_ids\": [1, $((i + 5)), 3, $((2 * i + 3)), 7]}"; done >"$tmp/data.jsonl"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Checkpoints and disks that are full, too small, read-only or gone: one message that names the file and the reason, code 3,
 # no temporary file, and what was there before as it was [47].
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 # make_file RANKS CODE MESSAGE ARGUMENTS...: h5_small fails with this code and says this.
 make_file() {
     local n=$1 want=$2 message=$3 code

@@ -2,7 +2,7 @@
 # A job that does nothing any more ends within its deadline, with code 4 and a table that says who is waited for [56]:
 # a rank that is stopped in training, one whose read does not return while loading. A job that was stopped as a whole
 # goes on. MPI that does not end does not change the code of the job.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 if [ -f /proc/self/maps ] && grep -q 'lib\(a\|ub\)san' < <(ldd ./adze); then
     echo "the preloaded library replaces malloc, as the sanitizers do"
     exit 77

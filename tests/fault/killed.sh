@@ -1,6 +1,6 @@
 #!/bin/bash
 # A rank that is killed ends the job, soon and not with success; an earlier adapter stays. So does the end of the launcher.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 cat >"$tmp/deck.yaml" <<DECK
 model: {path: $src/tests/golden/llama-gqa/model}
 data: {files: [$src/tests/golden/llama-gqa/data.jsonl], max_length: 64}

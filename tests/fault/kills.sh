@@ -5,7 +5,7 @@
 # rank before one of the calls with which a checkpoint is made, and it, all ranks or the launcher are killed there. Some are
 # killed a second time while they go on, or while the adapter is written at the end.
 # KILLS: how many, by default 20; KILL_SEED: another sequence of moments.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 RANDOM=${KILL_SEED:-1}
 kills=${KILLS:-20}
 steps=12

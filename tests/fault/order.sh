@@ -2,7 +2,7 @@
 # The order in which a checkpoint comes to the disk, from a library between the program and the kernel: every write of every
 # rank, then each rank that wrote syncs the file, then the rename, then the directory is synced. The check is shown to fail on
 # wrong logs. A program that is killed loses nothing of what it has written, so that no test with kill shows this.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 # in_order LOG RANKS: whether a log of order.so is right; says what is wrong.
 in_order() {
     awk -v ranks="$2" '

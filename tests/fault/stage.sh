@@ -1,7 +1,7 @@
 #!/bin/bash
 # model.stage where the copy cannot be made: a disk that is too small is refused before anything is copied, a write that fails
 # and a job that is killed leave nothing that counts as a copy.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 model=$tmp/model
 tests/tools/random_model "$model" 64 128 2 4 2 16 20000 f32 0 1 >/dev/null || exit 99
 cat >"$tmp/deck.yaml" <<DECK

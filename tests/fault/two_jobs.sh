@@ -2,7 +2,7 @@
 # Two jobs on one output directory: the second is refused and names the first, which goes on; a directory whose job was killed
 # is had at once. With locks, and where there are none (ADZE_LOCK=heartbeat), by signs of life. What killed runs left half
 # written is removed.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 cat >"$tmp/deck.yaml" <<DECK
 model: {path: $src/tests/golden/llama-gqa/model}
 data: {files: [$src/tests/golden/llama-gqa/data.jsonl], max_length: 64}

@@ -2,7 +2,7 @@
 # An output directory that goes while a run is in it: removed, moved away, made anew, taken by another run, something else in its
 # place, its lock removed [51]. The run says so, ends with its adapter where that can be written, never with success where
 # something is missing, and never writes where another job is.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 cat >"$tmp/deck.yaml" <<DECK
 model: {path: $src/tests/golden/llama-gqa/model}
 data: {files: [$src/tests/golden/llama-gqa/data.jsonl], max_length: 64}

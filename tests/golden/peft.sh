@@ -3,7 +3,7 @@
 # first must load in PEFT, be saved again with equal tensors and give the loss that `adze eval` prints, also after a way through
 # adze's own file and `adze export` (as bf16 it must load); the second must be PEFT's own adapter, tensor for tensor.
 # Needs a Python with transformers and peft: PYTHON_PEFT=/path/to/python.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 python=${PYTHON_PEFT:-python3}
 "$python" -c 'import peft, transformers, torch' 2>/dev/null || {
     echo "no Python with transformers and peft (set PYTHON_PEFT)"

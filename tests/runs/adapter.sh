@@ -3,7 +3,7 @@
 # together layer by layer, sums reduced at the end of a step or after each layer, on 1 to 4 ranks, on one node and on two (which
 # MPICH is told to see on this machine), with as many ranks on each and with two and one; a run that goes on with another choice
 # elsewhere, or after it was stopped in the middle of a step; and evaluation.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 deck=$src/tests/runs/exact.yaml
 adze 1 train "$deck" output.dir="$tmp/one" checkpoint.save_steps=10 || fail "one rank"
 losses "$tmp/one" >"$tmp/losses"
@@ -23,9 +23,7 @@ same() {
 for places in "1 1" "4 1" "2 2" "3 2" "4 2"; do
     set -- $places
     same "$1" "$2" shard.adapter=gathered shard.reduce=unit
-    grep -q '^gradient  summed over nodes layer by layer' "$tmp/log" || fail "$places: does not say when the gradient is summed"
-    [ "$2" = 1 ] && place="one copy a node" || place="cut over the ranks"
-    grep -q "^adapter   $place" "$tmp/log" || fail "$places: does not say where the adapter is"
+    grep -q '^ *adapter  *gathered ' "$tmp/log" && grep -q '^ *reduce  *unit ' "$tmp/log" || fail "$places: does not say how the adapter lies"
 done
 for how in "gathered step" "replicated unit" "replicated step"; do
     set -- $how

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Every deck in inputs/ is understood. Those whose model is not here are refused for that alone, before anything is
 # written.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 n=0
 for deck in "$src"/inputs/*.yaml; do
     n=$((n + 1))

@@ -2,7 +2,7 @@
 # The demo does what README says: on 2 ranks evaluation loss at least halves, and greedy generation of held-out prompts goes from at
 # most 10 % right to at least 90 %, all in this run. No held-out prompt, nor anybody named in one, occurs in training.
 # Budget: 60 s alone on two cores.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 demo=$src/inputs/demo
 deck=$src/inputs/demo.yaml
 prompts() { sed 's/^{"prompt": \(.*\), "completion": .*/\1/' "$@" | sort -u; }

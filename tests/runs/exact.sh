@@ -1,7 +1,7 @@
 #!/bin/bash
 # Losses, evaluation losses and the adapter are the same bits on 1, 2, 3, 4, 6 and 8 ranks (one thread each), and with foreign
 # ranges and released units filled with NaN.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 deck=$src/tests/runs/exact.yaml
 for n in 1 2 3 4 6 8; do
     adze "$n" train "$deck" output.dir="$tmp/np$n" || fail "training on $n ranks"

@@ -2,7 +2,7 @@
 # What reads checkpoints and adapter.h5: export gives the adapter back to the bit and its config to the byte, inspect lists,
 # verify names what is damaged, eval, generate and lora.init_from take the file in the place of a PEFT directory. The files are
 # made on three ranks from an adapter of PEFT's.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 golden=$src/tests/golden/llama-gqa
 given=$golden/adapter
 make_h5() {

@@ -1,7 +1,7 @@
 #!/bin/bash
 # HDF5's own h5dump prints the numbers of a checkpoint and of a bf16 adapter.h5: those of adapter_model.safetensors, to all
 # digits; of files made of an adapter of PEFT's, and of what a training writes.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 command -v h5dump >/dev/null || {
     echo "no h5dump"
     exit 77

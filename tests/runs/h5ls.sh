@@ -1,6 +1,6 @@
 #!/bin/bash
 # h5dump and h5ls read adze's HDF5 files: numbers in decimals for f32 and for 16-bit floats, texts, tables, attributes.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 command -v h5dump >/dev/null && command -v h5ls >/dev/null || { echo "h5dump and h5ls are not here"; exit 77; }
 groups=(/adapter /optimizer/exp_avg /optimizer/exp_avg_sq)
 # data ARGUMENTS...: what h5dump prints as DATA, one value a line.

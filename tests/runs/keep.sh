@@ -1,7 +1,7 @@
 #!/bin/bash
 # Which checkpoints there are and which stay: by steps, by minutes, the last K, the best by evaluation loss; early stopping; the
 # best adapter as result; the end of a Slurm allocation as a reason to stop; whether the run went on in between or not.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 deck=$src/tests/runs/exact.yaml
 # Learns its few samples by heart, so that the evaluation loss rises again.
 head -n 12 "$src/tests/golden/llama-tied/data.jsonl" >"$tmp/few.jsonl"

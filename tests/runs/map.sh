@@ -2,7 +2,7 @@
 # model.load: map: the base where its files are changes no bit, on one node and on two (which MPICH is told to see on this
 # machine), poisoned, from a staged copy, with tensors that are not aligned, and for a run that goes on; no process holds a copy
 # or can write. What goes against it is refused. A file that is cut, or written to, ends the run with a message.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 deck=$src/tests/runs/exact.yaml
 adze 1 train "$deck" output.dir="$tmp/one" model.load=job checkpoint.save_steps=10 || fail "one rank"
 losses "$tmp/one" >"$tmp/losses"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # A step that is not finite is never hidden [15]: the run ends with a message and code 2, or the step is counted and nothing is
 # updated, as train.on_nonfinite says.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 gqa=$src/tests/golden/llama-gqa
 common="data.files=$gqa/data.jsonl lora.lora_alpha=1e4 train.learning_rate=1e3 train.lr_scheduler_type=constant"
 cat >"$tmp/deck.yaml" <<DECK

@@ -2,7 +2,7 @@
 # Neither the order of accumulation nor what is kept of activations changes a bit: losses, evaluation losses and the adapter, on
 # 1, 2 and 3 ranks, untied on one node and tied on two, with dropout, an uneven last step, adapters on all linears and on upper layers only. In
 # layer-major order the gathers are those of one micro-batch a step.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 awk 'BEGIN {srand(9); for (i = 0; i < 34; i++) {s = ""; n = 2 + int(20 * rand());
     for (j = 0; j < n; j++) s = s (j ? ", " : "") int(301 * rand()); print "{\"input_ids\": [" s "]}"}}' >"$tmp/data.jsonl"
 head -n 5 "$tmp/data.jsonl" >"$tmp/few.jsonl"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # A vocabulary larger than a layer comes in pieces: a head of five pieces gives the losses of the same head in one piece (the same
 # function in a layer made larger by zeros), and the same bits on any number of ranks, tied and untied, poisoned.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 awk 'BEGIN {srand(5); for (i = 0; i < 24; i++) {s = ""; n = 2 + int(40 * rand());
     for (j = 0; j < n; j++) s = s (j ? ", " : "") int(301 * rand()); print "{\"input_ids\": [" s "]}"}}' >"$tmp/data.jsonl"
 cat >"$tmp/deck.yaml" <<DECK

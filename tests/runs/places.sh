@@ -1,7 +1,7 @@
 #!/bin/bash
 # Output directories with odd names (blanks, quotes, a colon, which MPI-IO takes for the end of a kind of file system, a line end,
 # letters beyond ASCII), relative, and behind a link: the run saves there, goes on from its own run.yaml, and its files can be read.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 program=$(readlink -f ./adze)
 cat >"$tmp/deck.yaml" <<DECK
 model: {path: $src/tests/golden/llama-gqa/model}

@@ -2,7 +2,7 @@
 # `adze plan`: a directory with config.json alone will do; the output names every category; what does not fit is exit code 1 with
 # a change that then fits; options that are wrong are refused by name; --json is whole; the plan of small files is that of the
 # samples. No run is started and nothing is written.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 mkdir "$tmp/model"
 cat >"$tmp/model/config.json" <<'END'
 {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 5120, "intermediate_size": 25600,

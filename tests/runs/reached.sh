@@ -3,7 +3,7 @@
 # B, which starts at zero, is not zero in any linear of any layer, on one rank and on three, and nothing is said. Where the model
 # lets no gradient through (the weights of a layer's o_proj are zero, so that nothing comes to its q, k and v) this is said, once,
 # with how many and a name. What is saved holds the adapter and its moments and nothing of the base.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 cat >"$tmp/deck.yaml" <<DECK
 model: {path: $src/tests/golden/llama-tied/model}
 data: {files: [$src/tests/golden/llama-tied/data.jsonl]}

@@ -2,7 +2,7 @@
 # A run that goes on from its checkpoint ends with the bits of an undisturbed one, whatever the numbers of ranks before and
 # after [12, 43, 44]: 10 + 10 steps against 20, with dropout, clipping, decay, a cosine schedule, shuffled epochs and evaluations.
 # RESUME_RANKS: the numbers of ranks; all pairs of them are tried.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 deck=$src/tests/runs/exact.yaml
 ranks=${RESUME_RANKS:-1 2 3 4 8}
 

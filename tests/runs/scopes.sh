@@ -2,7 +2,7 @@
 # Where the base lies changes no bit: one copy a node, or cut over two nodes (which MPICH is told to see on this machine) with
 # none, some or all of it resident, in one slot or more, read once a job or once a node, poisoned too, nodes of unequal size,
 # and a run that goes on in another scope [8]. No process can write into what a node holds.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 deck=$src/tests/runs/exact.yaml
 adze 1 train "$deck" output.dir="$tmp/one" shard.scope=world checkpoint.save_steps=10 || fail "one rank"
 losses "$tmp/one" >"$tmp/losses"

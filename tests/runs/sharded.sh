@@ -2,7 +2,7 @@
 # The base is there once: proportional memory (PSS) of four ranks together, during the steps, stays below one model + the units in
 # flight + activations + what the same run needs with a model of almost nothing; in scope node no unit is in flight. With a copy a
 # rank it would be four models.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 cat >"$tmp/deck.yaml" <<DECK
 model: {path: $tmp/model}
 data: {files: [$src/tests/golden/llama-gqa/data.jsonl], max_length: 32}

@@ -2,7 +2,7 @@
 # model.stage: the copy of a model on a disk of the node is made once, by all ranks of the node, and changes no bit; it is used
 # again while it is whole and the model's files are the same; two jobs at the same time make one; a request to stop ends the
 # waiting for another job.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 deck=$tmp/deck.yaml
 model=$tmp/model
 cp -r "$src/tests/golden/llama-gqa/model" "$model"

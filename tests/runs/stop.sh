@@ -2,7 +2,7 @@
 # SIGUSR1 and SIGTERM, to one rank or to all, while loading, training, evaluating, saving and generating [57]: the job ends soon
 # with code 75 where the launcher hands it on, DIR/state says requeue and why, and the run that goes on ends with the adapter of
 # an undisturbed one, bit for bit.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 model=$src/tests/golden/llama-gqa/model data=$src/tests/golden/llama-gqa/data.jsonl
 for ((i = 0; i < 40; i++)); do cat "$data"; done >"$tmp/long.jsonl"
 cat >"$tmp/deck.yaml" <<DECK

@@ -1,7 +1,7 @@
 #!/bin/bash
 # How samples become sums: numbers in brackets are entries of the list of failures in doc/testing.md. Losses and norms are
 # compared as metrics.jsonl has them, to nine digits: equal text where bits are promised, else within a limit.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 gqa=$src/tests/golden/llama-gqa
 cat >"$tmp/deck.yaml" <<DECK
 model: {path: $gqa/model}

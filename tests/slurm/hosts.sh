@@ -3,9 +3,9 @@
 # one rank; a signal, and a node that is lost under the job (an ordinary one, the one that runs the script), end in a
 # restart on other nodes and the same adapter. Budget: 90 s.
 # Skipped where there can be no Slurm, or no network namespaces.
-. "${srcdir:-.}/tests/runs/lib.sh"
-. "${srcdir:-.}/tests/slurm/cluster.sh"
-. "${srcdir:-.}/tests/slurm/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
+. "${srcdir:-.}/tests/slurm/cluster.sh" || exit 99
+. "${srcdir:-.}/tests/slurm/lib.sh" || exit 99
 
 cluster_begin 8 2 hosts
 smoke=$src/tests/slurm/smoke.yaml long=$src/tests/slurm/long.yaml

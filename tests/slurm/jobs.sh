@@ -1,9 +1,9 @@
 #!/bin/bash
 # batch/sweep.sbatch, chain.sh, adze.sbatch and train-gpu.sbatch under a Slurm of our own: an array and its table, jobs that
 # wait for each other and are cancelled with each other, and what tasks see of GPUs that are stand-ins. Budget: 60 s.
-. "${srcdir:-.}/tests/runs/lib.sh"
-. "${srcdir:-.}/tests/slurm/cluster.sh"
-. "${srcdir:-.}/tests/slurm/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
+. "${srcdir:-.}/tests/slurm/cluster.sh" || exit 99
+. "${srcdir:-.}/tests/slurm/lib.sh" || exit 99
 
 cluster_gpus=4
 cluster_begin 2 16

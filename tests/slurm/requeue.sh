@@ -2,9 +2,9 @@
 # batch/train-long.sbatch: jobs that are interrupted in every way Slurm has, started by srun and by mpiexec, all at the same
 # time, go on and end with the adapter that one rank gives without an interruption. Two nodes with two ranks each.
 # Only node failures are elsewhere (hosts.sh). Budget: 90 s.
-. "${srcdir:-.}/tests/runs/lib.sh"
-. "${srcdir:-.}/tests/slurm/cluster.sh"
-. "${srcdir:-.}/tests/slurm/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
+. "${srcdir:-.}/tests/slurm/cluster.sh" || exit 99
+. "${srcdir:-.}/tests/slurm/lib.sh" || exit 99
 
 cluster_begin 2 28
 deck=$src/tests/slurm/long.yaml

@@ -1,7 +1,7 @@
 #!/bin/bash
 # batch/*: the scripts without a Slurm: their help, the parts that must be the same in all of them, what they make of the
 # state file and of the answers of Slurm, which are made up here, and the table of a sweep. Budget: 10 s.
-. "${srcdir:-.}/tests/runs/lib.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 batch=$src/batch
 scripts=$(cd "$batch" && echo *.sbatch)
 

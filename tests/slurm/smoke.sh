@@ -2,8 +2,8 @@
 # batch/train.sbatch under a Slurm of our own: two nodes with two ranks each, started by srun and by mpiexec, give the
 # adapter that one rank gives without Slurm; tasks that MPI does not join are refused with the remedy.
 # Skipped where Slurm is not installed or this is not root.
-. "${srcdir:-.}/tests/runs/lib.sh"
-. "${srcdir:-.}/tests/slurm/cluster.sh"
+. "${srcdir:-.}/tests/runs/lib.sh" || exit 99
+. "${srcdir:-.}/tests/slurm/cluster.sh" || exit 99
 
 cluster_begin 2 2
 
