@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -82,8 +83,20 @@ static bool gives(const char *word)
 /* ---- files in memory */
 az_err az_pages_fail(size_t bytes)
 {
-    return az_fail(AZ_EENV, "no memory for %s that the ranks of a node share: %s",
-                   az_format_bytes((double)bytes), strerror(errno));
+    return az_fail(AZ_EENV, "no memory for %s that the ranks of a node share: %s%s",
+                   az_format_bytes((double)bytes), strerror(errno),
+                   errno == EFBIG ? " (the limit of file sizes, ulimit -H -f, counts for it)" : "");
+}
+
+/* The limit of file sizes counts for files in memory too, for which it is not meant: it is put out
+ * of the way as far as may be. Returns what it was. */
+static struct rlimit lift_limit(void)
+{
+    struct rlimit was = {RLIM_INFINITY, RLIM_INFINITY}, lifted;
+    getrlimit(RLIMIT_FSIZE, &was);
+    lifted = (struct rlimit){was.rlim_max, was.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &lifted);
+    return was;
 }
 
 /* Take all pages. A signal (a request to stop) interrupts the kernel's work on them, whatever
@@ -135,11 +148,16 @@ void az_pages_fini(az_pages *p)
 az_err az_pages_create(az_pages *p, size_t bytes, const char *name)
 {
     const size_t page = pool_page();
-    if (page > 0 && bytes / page >= FEWEST_PAGES &&
-        make_file(p, (bytes + page - 1) / page * page, name, MFD_HUGETLB))
-        return AZ_OK;
-    az_pages_fini(p); /* the pool is too small, or not for this process */
-    return make_file(p, bytes, name, 0) ? AZ_OK : az_pages_fail(bytes);
+    const struct rlimit limit = lift_limit();
+    bool made = page > 0 && bytes / page >= FEWEST_PAGES &&
+                make_file(p, (bytes + page - 1) / page * page, name, MFD_HUGETLB);
+    if (!made) { /* the pool is too small, or not for this process */
+        az_pages_fini(p);
+        made = make_file(p, bytes, name, 0);
+    }
+    const az_err err = made ? AZ_OK : az_pages_fail(bytes);
+    setrlimit(RLIMIT_FSIZE, &limit);
+    return err;
 }
 
 az_err az_pages_map(char **out_memory, int fd, size_t bytes, int protection)

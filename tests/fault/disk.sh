@@ -15,7 +15,7 @@ DECK
 limited() {
     local kib=$1 want=$2 code
     shift 2
-    (ulimit -f "$kib" && exec timeout 60 ./adze train "$tmp/deck.yaml" output.dir="$tmp/out" "$@") 2>&1 | cat >"$tmp/log"
+    (ulimit -S -f "$kib" && exec timeout 60 ./adze train "$tmp/deck.yaml" output.dir="$tmp/out" "$@") 2>&1 | cat >"$tmp/log"
     code=${PIPESTATUS[0]}
     [ $code = "$want" ] || fail "$kib KiB: code $code, expected $want"
     [ "$(grep -c '^adze: error: ' "$tmp/log")" = 1 ] || fail "$kib KiB: not one error"
@@ -64,7 +64,7 @@ going=$(grep -c . <"$tmp/two/state")
 for way in continue stop; do
     rm -rf "$tmp/out"
     cp -r "$tmp/two" "$tmp/out"
-    (ulimit -f $((checkpoint - 4)) && exec timeout 60 ./adze train "$tmp/deck.yaml" output.dir="$tmp/out" train.max_steps=6 \
+    (ulimit -S -f $((checkpoint - 4)) && exec timeout 60 ./adze train "$tmp/deck.yaml" output.dir="$tmp/out" train.max_steps=6 \
         train.lr_scheduler_type=constant checkpoint.save_steps=2 checkpoint.on_error=$way) 2>&1 | cat >"$tmp/log"
     [ "${PIPESTATUS[0]}" = 3 ] || fail "$way: code ${PIPESTATUS[0]}"
     cmp -s "$tmp/two/checkpoint-000002.h5" "$tmp/out/checkpoint-000002.h5" || fail "$way: the last good checkpoint changed"
@@ -79,7 +79,7 @@ cmp -s "$tmp/two/adapter/adapter_model.safetensors" "$tmp/out/adapter/adapter_mo
 # asked to stop, and the state does not fit: the adapter is written all the same
 for way in continue stop; do
     rm -rf "$tmp/out"
-    (ulimit -f $((checkpoint - 4)) && exec timeout -k 5 60 ./adze train "$tmp/deck.yaml" output.dir="$tmp/out" train.max_steps=1000000 \
+    (ulimit -S -f $((checkpoint - 4)) && exec timeout -k 5 60 ./adze train "$tmp/deck.yaml" output.dir="$tmp/out" train.max_steps=1000000 \
         checkpoint.on_error=$way) >"$tmp/log" 2>&1 &
     until [ "$(cat "$tmp/out/metrics.jsonl" 2>/dev/null | wc -l)" -gt 4 ]; do
         kill -0 $! 2>/dev/null || fail "asked to stop, $way: ended by itself"
@@ -94,7 +94,7 @@ for way in continue stop; do
 done
 rm -rf "$tmp/out"
 cp -r "$tmp/two" "$tmp/out"
-(ulimit -f $((checkpoint - 4)) && exec timeout 60 ./adze train "$tmp/deck.yaml" output.dir="$tmp/out" train.max_steps=6 \
+(ulimit -S -f $((checkpoint - 4)) && exec timeout 60 ./adze train "$tmp/deck.yaml" output.dir="$tmp/out" train.max_steps=6 \
     train.lr_scheduler_type=constant checkpoint.save_steps=2) 2>&1 | cat >"$tmp/log"
 [ "$(grep -c "^adze: warning: no checkpoint: .*File too large; the run goes on, the last good one is checkpoint-000002.h5" "$tmp/log")" = 2 ] ||
     fail "continue: the warnings"
@@ -107,7 +107,7 @@ grep -q '^resume .*checkpoint-000002.h5' "$tmp/log" || fail "does not go on from
 # generated rows do not fit: the earlier file stays
 echo '{"input_ids": [1, 2, 3]}' >"$tmp/prompts.jsonl"
 echo old >"$tmp/rows.jsonl"
-(ulimit -f 0 && exec ./adze generate "$tmp/deck.yaml" generate.file="$tmp/prompts.jsonl" generate.output="$tmp/rows.jsonl") 2>&1 | cat >"$tmp/log"
+(ulimit -S -f 0 && exec ./adze generate "$tmp/deck.yaml" generate.file="$tmp/prompts.jsonl" generate.output="$tmp/rows.jsonl") 2>&1 | cat >"$tmp/log"
 [ "${PIPESTATUS[0]}" = 3 ] && grep -q "^adze: error: $tmp/rows.jsonl.tmp-[0-9]*: cannot write: File too large" "$tmp/log" || fail "generated rows"
 [ "$(cat "$tmp/rows.jsonl")" = old ] && [ "$(ls "$tmp" | grep -c rows)" = 1 ] || fail "the earlier rows changed"
 

@@ -21,7 +21,7 @@ cp "$tmp/out/a.h5" "$tmp/old.h5"
 # A limit on the size of files; it would also stop the files through which UCX shares memory, so one rank.
 (
     export UCX_TLS=self
-    ulimit -f 64
+    ulimit -S -f 64
     make_file 1 3 "$tmp/out/a.h5.tmp: cannot write: File too large" "$tmp/out/a.h5" f32 1000 0
     make_file 1 3 "$tmp/out/a.h5.tmp: cannot reserve space: File too large" "$tmp/out/a.h5" f32 10 1000000
     # Where blocks cannot be reserved the data's own writes fail.

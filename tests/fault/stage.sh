@@ -16,7 +16,7 @@ echo '{"input_ids": [5, 4, 3, 2]}' >>"$tmp/data.jsonl"
 kib=$(($(stat -c %s "$model/model.safetensors") / 1024))
 
 # a limit on the size of files stands for a disk that fills up meanwhile
-(ulimit -f $((kib / 2)) && UCX_TLS=self exec timeout 60 ./adze train "$tmp/deck.yaml") >"$tmp/log" 2>&1
+(ulimit -S -f $((kib / 2)) && UCX_TLS=self exec timeout 60 ./adze train "$tmp/deck.yaml") >"$tmp/log" 2>&1
 [ $? = 3 ] || fail "a file that is too large: code"
 grep -q "^adze: error: $tmp/disk/model-[0-9a-f]*.tmp-.*/model.safetensors: cannot reserve space: File too large" "$tmp/log" || fail "the message"
 [ "$(ls "$tmp/disk" | grep -vc '\.lock$')" = 0 ] || fail "left: $(ls "$tmp/disk")"
