@@ -26,6 +26,7 @@
 typedef struct {
     az_topology topology;
     int threads;      /* of a rank */
+    int cores;        /* of the node with the fewest; 0: not known */
     bool gpu;         /* one rank a GPU, each with memory of its own */
     int64_t memory;   /* that may be filled, of a node's ranks together; gpu: of a GPU */
     char source[160]; /* where memory comes from, for people */
@@ -66,6 +67,7 @@ void az_work_from_deck(az_work_load *work, const az_deck *deck);
 /* What keys have settled; the fields are as in az_plan_choice, and auto where they are negative. */
 typedef struct {
     int scope;       /* az_scope, AZ_SCOPE_AUTO */
+    bool poll;       /* shard.progress: no thread brings units */
     bool map;        /* model.load: the base is the system's cache of its files */
     double resident; /* of the base's bytes */
     int slots;

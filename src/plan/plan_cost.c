@@ -82,8 +82,9 @@ static void estimate_time(az_plan *plan, const az_sizes *s)
     time->exchange =
         (double)t->adapter_in / m->link + (double)(t->in_node - t->base_within) * within + 2 * turn;
     const double one = t->fetches > 0 ? time->transfer / (double)t->fetches : 0;
-    const double walk = plan->choice.slots == 1 ? time->compute + time->transfer
-                                                : fmax(time->compute, time->transfer) + one;
+    const double walk = plan->choice.slots == 1 || s->in->keys.poll
+                            ? time->compute + time->transfer
+                            : fmax(time->compute, time->transfer) + one;
     time->step = walk + time->exchange;
 }
 

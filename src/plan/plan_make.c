@@ -84,6 +84,27 @@ static void explain_base(az_plan *plan, const az_sizes *s)
                    : "the next units come while one is used, and what is used again soon stays");
 }
 
+/* Who brings what is cut while ranks compute, and what that costs. */
+static void explain_transport(az_plan *plan, const az_sizes *s)
+{
+    const az_machine *m = &s->in->machine;
+    if (plan->choice.slots == 0 && !plan->choice.gathered)
+        return;
+    if (s->in->keys.poll)
+        reason(plan, "transport", "poll",
+               "shard.progress says so: units come mostly while a rank waits");
+    else
+        reason(plan, "transport", "thread",
+               "%d thread%s a node beside those that compute, which want%s a core of their own",
+               s->domains.n_lanes, s->domains.n_lanes > 1 ? "s" : "",
+               s->domains.n_lanes > 1 ? "" : "s");
+    if (!s->in->keys.poll && m->cores > 0 && s->max_ranks * m->threads >= m->cores)
+        warn(plan,
+             "units come over the network, and all %d cores of a node compute: the threads that "
+             "bring them (shard.progress) have no core; fewer run.threads would leave them one",
+             m->cores);
+}
+
 static void explain_activations(az_plan *plan, const az_sizes *s)
 {
     const az_plan_choice *c = &plan->choice;
@@ -192,6 +213,7 @@ void az_plan_explain(az_plan *plan, const az_sizes *s)
 {
     plan->n_reasons = plan->n_warnings = 0;
     explain_base(plan, s);
+    explain_transport(plan, s);
     explain_activations(plan, s);
     explain_order(plan, s);
     explain_adapter(plan, s);

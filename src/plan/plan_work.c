@@ -123,6 +123,7 @@ void az_plan_read_keys(az_plan_keys *keys, const az_deck *deck)
     const char *scope = az_deck_string(deck, "shard.scope");
     const bool map = strcmp(az_deck_string(deck, "model.load"), "map") == 0;
     *keys = (az_plan_keys){
+        .poll = strcmp(az_deck_string(deck, "shard.progress"), "poll") == 0,
         .map = map,
         .scope = strcmp(scope, "world") == 0         ? AZ_SCOPE_WORLD
                  : strcmp(scope, "node") == 0 || map ? AZ_SCOPE_NODE

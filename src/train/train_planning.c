@@ -1,21 +1,25 @@
 /* train/planning: what is asked of the machine, and what the ranks must have in common. */
 #include <config.h>
 
+#include <unistd.h>
+
 #include "kern/kern.h"
 #include "train/planning.h"
 
 /* Of the node that has least. Collective. */
 static void find_machine(az_machine *machine, const az_deck *deck, az_comm *comm)
 {
-    *machine =
-        (az_machine){.topology = *az_comm_get_topology(comm), .threads = az_kern_set_threads(0)};
+    *machine = (az_machine){.topology = *az_comm_get_topology(comm),
+                            .threads = az_kern_set_threads(0),
+                            .cores = (int)sysconf(_SC_NPROCESSORS_ONLN)};
     az_machine_find_memory(machine,
                            az_deck_has(deck, "run.memory") ? az_deck_size(deck, "run.memory") : 0);
-    int64_t least[2] = {-machine->memory, -machine->threads};
+    int64_t least[] = {-machine->memory, -machine->threads, -machine->cores};
     const int64_t mine = machine->memory;
-    az_comm_max_i64(comm, least, 2);
+    az_comm_max_i64(comm, least, sizeof least / sizeof *least);
     machine->memory = -least[0];
     machine->threads = (int)-least[1];
+    machine->cores = (int)-least[2];
     int64_t rank = mine == machine->memory ? -az_comm_rank(comm) : INT64_MIN;
     az_comm_max_i64(comm, &rank, 1);
     az_comm_bcast(comm, machine->source, sizeof machine->source, (int)-rank);

@@ -318,6 +318,20 @@ static void test_warnings(void **state)
     make();
     assert_int_equal(plan.n_warnings, 1);
     assert_non_null(strstr(plan.warnings[0], "will be read again in every step"));
+    input.keys.scope = AZ_SCOPE_WORLD; /* the threads of transport have a core, or none */
+    input.keys.resident = 0;
+    input.keys.slots = 2;
+    input.keys.map = false;
+    input.keys.lead = -1;
+    make_topology(2, 2);
+    make_work(16, 256);
+    for (int cores = 2; cores < 4; cores++) {
+        input.machine.cores = cores;
+        make();
+        assert_int_equal(plan.n_warnings, cores == 2);
+        assert_true(cores != 2 ||
+                    strstr(plan.warnings[0], "all 2 cores of a node compute") != NULL);
+    }
     close_model();
 }
 
