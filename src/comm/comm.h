@@ -72,11 +72,9 @@ void az_comm_allgatherv(az_comm *comm, const void *send, void *recv, const size_
  * offsets[i]. Ranks without a lane do nothing. Collective over the lane. */
 void az_comm_lane_allgatherv(az_comm *comm, const void *send, void *recv, const size_t *counts,
                              const size_t *offsets);
-/* Integer sums: recv (counts[rank] values) = sum over ranks of the rank's part of send (all counts
- * together). */
-void az_comm_reduce_scatter_i64(az_comm *comm, const int64_t *send, int64_t *recv,
-                                const int64_t *counts);
-/* The same over this rank's lane: counts [n_nodes]. Collective over the lane. */
+/* Integer sums over this rank's lane: recv (counts[node] values) = sum over its ranks of this
+ * node's part of send (all counts [n_nodes] together). Ranks without a lane do nothing. Collective
+ * over the lane. */
 void az_comm_lane_reduce_scatter_i64(az_comm *comm, const int64_t *send, int64_t *recv,
                                      const int64_t *counts);
 void az_comm_sum_i64(az_comm *comm, int64_t *values, size_t n);

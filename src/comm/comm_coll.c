@@ -151,13 +151,16 @@ void az_comm_lane_allgatherv(az_comm *comm, const void *send, void *recv, const 
         allgatherv_over(comm, &g, send, recv, counts, offsets);
 }
 
-static void reduce_scatter_over(az_comm *comm, const group *g, const int64_t *send, int64_t *recv,
-                                const int64_t *counts)
+void az_comm_lane_reduce_scatter_i64(az_comm *comm, const int64_t *send, int64_t *recv,
+                                     const int64_t *counts)
 {
+    const group g = lane_of(comm);
     int64_t total = 0;
-    for (int r = 0; r < g->size; r++)
+    if (comm->lane_number < 0)
+        return;
+    for (int r = 0; r < g.size; r++)
         total += counts[r];
-    if (g->size == 1) {
+    if (g.size == 1) {
         memcpy(recv, send, (size_t)total * sizeof *send);
         return;
     }
@@ -165,39 +168,24 @@ static void reduce_scatter_over(az_comm *comm, const group *g, const int64_t *se
     MPI_Request request;
     az_watch_begin(comm->watch, AZ_CALL_REDUCE_SCATTER);
     if (total <= piece) {
-        for (int r = 0; r < g->size; r++)
+        for (int r = 0; r < g.size; r++)
             comm->counts[r] = (int)counts[r];
         az_progress_lock(comm);
-        MPI_Ireduce_scatter(send, recv, comm->counts, MPI_INT64_T, MPI_SUM, g->comm, &request);
+        MPI_Ireduce_scatter(send, recv, comm->counts, MPI_INT64_T, MPI_SUM, g.comm, &request);
         az_progress_unlock(comm);
         az_progress_wait(comm, &request);
         az_watch_end(comm->watch);
         return;
     }
-    for (int r = 0; r < g->size; send += counts[r++])
+    for (int r = 0; r < g.size; send += counts[r++])
         for (int64_t done = 0; done < counts[r]; done += piece) {
             az_progress_lock(comm);
             MPI_Ireduce(send + done, recv + done, (int)az_min_i64(piece, counts[r] - done),
-                        MPI_INT64_T, MPI_SUM, r, g->comm, &request);
+                        MPI_INT64_T, MPI_SUM, r, g.comm, &request);
             az_progress_unlock(comm);
             az_progress_wait(comm, &request);
         }
     az_watch_end(comm->watch);
-}
-
-void az_comm_reduce_scatter_i64(az_comm *comm, const int64_t *send, int64_t *recv,
-                                const int64_t *counts)
-{
-    const group g = world_of(comm);
-    reduce_scatter_over(comm, &g, send, recv, counts);
-}
-
-void az_comm_lane_reduce_scatter_i64(az_comm *comm, const int64_t *send, int64_t *recv,
-                                     const int64_t *counts)
-{
-    const group g = lane_of(comm);
-    if (comm->lane_number >= 0)
-        reduce_scatter_over(comm, &g, send, recv, counts);
 }
 
 /* Element-wise reductions in place, in pieces. */

@@ -103,9 +103,6 @@ int64_t az_schedule_count_steps(const az_schedule *schedule, double epochs, int6
  * to it. */
 void az_schedule_get_max(const az_schedule *schedule, int64_t *out_tokens, int *out_sequences,
                          int64_t *out_targets);
-/* Rounds of the longest step of the first epoch; steps of other epochs may have one or two more.
- * Sets up another step. Local; the same on all ranks. */
-int az_schedule_count_rounds(az_schedule *schedule);
 /* Set up global step (0, 1, ...; epoch = step / steps per epoch). Local; the same on all ranks. */
 void az_schedule_set_step(az_schedule *schedule, int64_t step, az_step *out_step);
 /* This rank's micro-batch of a round; B = 0 if it has none. Valid until the next call. */

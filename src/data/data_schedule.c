@@ -274,9 +274,9 @@ static double deal(az_schedule *s)
     return fmax(0, 1 - sum / (time * s->n_ranks));
 }
 
-/* The step's samples, cut into micro-batches. */
-static void take_samples(az_schedule *s, int64_t step, az_step *out_step)
+void az_schedule_set_step(az_schedule *schedule, int64_t step, az_step *out_step)
 {
+    az_schedule *s = schedule;
     const int64_t first = step % s->n_steps * s->how.batch_size,
                   n = az_min_i64(s->how.batch_size, s->set->n - first);
     *out_step = (az_step){.n_samples = n};
@@ -284,25 +284,9 @@ static void take_samples(az_schedule *s, int64_t step, az_step *out_step)
     for (int64_t i = 0; i < n; i++)
         s->samples[i] = s->order[first + i];
     cut(s, n, out_step);
+    out_step->idle = deal(s);
     out_step->n_micro = s->n_micro;
-}
-
-void az_schedule_set_step(az_schedule *schedule, int64_t step, az_step *out_step)
-{
-    take_samples(schedule, step, out_step);
-    out_step->idle = deal(schedule);
-    out_step->n_rounds = schedule->n_rounds;
-}
-
-int az_schedule_count_rounds(az_schedule *schedule)
-{
-    int most = 0;
-    az_step step;
-    for (int64_t i = 0; i < schedule->n_steps; i++) {
-        take_samples(schedule, i, &step);
-        most = step.n_micro > most ? step.n_micro : most;
-    }
-    return (int)az_ceil_div(most, schedule->n_ranks);
+    out_step->n_rounds = s->n_rounds;
 }
 
 void az_schedule_get_samples(const az_schedule *schedule, const int64_t **out_samples,

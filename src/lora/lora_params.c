@@ -242,11 +242,6 @@ const az_spans *az_params_get_spans(const az_params *params)
     return &params->spans;
 }
 
-az_params_placement az_params_get_placement(const az_params *params)
-{
-    return params->placement;
-}
-
 double az_params_get_waited(const az_params *params)
 {
     return params->spread != NULL ? az_spread_get_stats(params->spread).wait_s : 0;

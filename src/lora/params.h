@@ -40,8 +40,6 @@ az_err az_params_create(az_params **out_params, const az_spans *spans,
 /* Local, on all ranks. */
 void az_params_destroy(az_params *opt_params);
 const az_spans *az_params_get_spans(const az_params *params);
-/* Where they lie: replicated on one node, whatever was asked for. */
-az_params_placement az_params_get_placement(const az_params *params);
 /* Seconds that this rank has waited for layers. */
 double az_params_get_waited(const az_params *params);
 /* What this rank owns: elements [*out_first, *out_first + *out_n), to be written by it alone. */

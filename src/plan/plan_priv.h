@@ -54,11 +54,6 @@ az_err az_plan_find_change(az_plan *plan, const az_plan_input *input);
 /* Reasons and warnings. */
 void az_plan_explain(az_plan *plan, const az_sizes *sizes);
 
-/* Memory that counts against the budget: of the fullest domain. */
-static inline int64_t az_plan_need(const az_plan *plan)
-{
-    return plan->total.domain;
-}
 static inline bool az_plan_on_device(az_plan_category c)
 {
     return c != AZ_PLAN_TEXT && c != AZ_PLAN_PAGE_TABLES && c != AZ_PLAN_COMMUNICATION;
