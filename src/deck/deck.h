@@ -29,6 +29,8 @@ bool az_deck_bool(const az_deck *deck, const char *key);
 /* String, choice or path; NULL if not given and without default. A path is relative to the deck's
  * directory; from an override, to the working directory. */
 const char *az_deck_string(const az_deck *deck, const char *key);
+/* Which of words [n] a choice is; -1: none of them. */
+int az_deck_find(const az_deck *deck, const char *key, const char *const *words, int n);
 /* A list of strings (or paths): n and item i. A single scalar is a list of one. */
 int az_deck_count(const az_deck *deck, const char *key);
 const char *az_deck_item(const az_deck *deck, const char *key, int i);

@@ -5,6 +5,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 static int index_of(const char *key)
 {
@@ -59,6 +60,15 @@ const char *az_deck_string(const az_deck *deck, const char *key)
     AZ_ASSERT(t == AZ_TYPE_STRING || t == AZ_TYPE_PATH || t == AZ_TYPE_CHOICE ||
               t == AZ_TYPE_CHOICE_OR_PATH || t == AZ_TYPE_LIST_OR_STRING);
     return deck->values[i].s;
+}
+
+int az_deck_find(const az_deck *deck, const char *key, const char *const *words, int n)
+{
+    const char *s = az_deck_string(deck, key);
+    for (int i = 0; i < n; i++)
+        if (strcmp(s, words[i]) == 0)
+            return i;
+    return -1;
 }
 
 int az_deck_count(const az_deck *deck, const char *key)

@@ -66,11 +66,11 @@ void az_work_from_deck(az_work_load *work, const az_deck *deck);
 
 /* What keys have settled; the fields are as in az_plan_choice, and auto where they are negative. */
 typedef struct {
-    int scope;       /* az_scope, AZ_SCOPE_AUTO */
-    bool poll;       /* shard.progress: no thread brings units */
-    bool map;        /* model.load: the base is the system's cache of its files */
-    double resident; /* of the base's bytes */
-    int slots;
+    int scope;        /* az_scope, AZ_SCOPE_AUTO */
+    bool poll;        /* shard.progress: no thread brings units */
+    bool map;         /* model.load: the base is the system's cache of its files */
+    double resident;  /* of the base's bytes */
+    int slots;        /* 0: auto */
     int accumulation; /* 0 depth first, 1 layer-major */
     int activations;  /* az_level of all layers */
     int gathered;     /* adapter: 0 replicated, 1 gathered */

@@ -104,38 +104,29 @@ void az_work_from_deck(az_work_load *work, const az_deck *deck)
     work->text_bytes = 4 * (count_files(deck, "data.files") + count_files(deck, "eval.file"));
 }
 
-/* The number of a word in "auto|first|second|...", auto being -1. */
-static int read_choice(const az_deck *deck, const char *key, const char *const *words, int n)
-{
-    const char *word = az_deck_string(deck, key);
-    for (int i = 0; i < n; i++)
-        if (strcmp(word, words[i]) == 0)
-            return i;
-    return -1;
-}
-
 void az_plan_read_keys(az_plan_keys *keys, const az_deck *deck)
 {
     static const char *const orders[] = {"depth_first", "layer_major"};
-    static const char *const levels[] = {"recompute", "cheap", "keep"}; /* az_level */
+    static const char *const levels[] = {
+        [AZ_LEVEL_RECOMPUTE] = "recompute", [AZ_LEVEL_CHEAP] = "cheap", [AZ_LEVEL_KEEP] = "keep"};
     static const char *const reduces[] = {"step", "unit"};
     static const char *const placements[] = {"replicated", "gathered"};
-    const char *scope = az_deck_string(deck, "shard.scope");
+    static const char *const scopes[] = {
+        [AZ_SCOPE_AUTO] = "auto", [AZ_SCOPE_WORLD] = "world", [AZ_SCOPE_NODE] = "node"};
     const bool map = strcmp(az_deck_string(deck, "model.load"), "map") == 0;
+    const int scope = az_deck_find(deck, "shard.scope", scopes, 3);
     *keys = (az_plan_keys){
         .poll = strcmp(az_deck_string(deck, "shard.progress"), "poll") == 0,
         .map = map,
-        .scope = strcmp(scope, "world") == 0         ? AZ_SCOPE_WORLD
-                 : strcmp(scope, "node") == 0 || map ? AZ_SCOPE_NODE
-                                                     : AZ_SCOPE_AUTO,
+        .scope = map && scope == AZ_SCOPE_AUTO ? AZ_SCOPE_NODE : scope,
         /* who wants the base cut wants no more of it in memory than must be, unless it is said */
         .resident = az_deck_has(deck, "shard.resident") ? az_deck_real(deck, "shard.resident")
-                    : strcmp(scope, "world") == 0       ? 0
+                    : scope == AZ_SCOPE_WORLD           ? 0
                                                         : -1,
         .slots = az_deck_has(deck, "shard.slots") ? (int)az_deck_int(deck, "shard.slots") : 0,
-        .accumulation = read_choice(deck, "shard.accumulation", orders, 2),
-        .activations = read_choice(deck, "shard.activations", levels, 3),
-        .gathered = read_choice(deck, "shard.adapter", placements, 2),
-        .unit_reduce = read_choice(deck, "shard.reduce", reduces, 2),
+        .accumulation = az_deck_find(deck, "shard.accumulation", orders, 2),
+        .activations = az_deck_find(deck, "shard.activations", levels, 3),
+        .gathered = az_deck_find(deck, "shard.adapter", placements, 2),
+        .unit_reduce = az_deck_find(deck, "shard.reduce", reduces, 2),
         .lead = az_deck_has(deck, "checkpoint.lead") ? az_deck_real(deck, "checkpoint.lead") : -1};
 }

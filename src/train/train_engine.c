@@ -165,20 +165,11 @@ out:
     return err;
 }
 
-static int find_word(const az_deck *deck, const char *key, const char *const *words)
-{
-    const char *word = az_deck_string(deck, key);
-    int i = 0;
-    while (strcmp(words[i], word) != 0)
-        i++;
-    return i;
-}
-
 static az_progress_kind progress_of(const az_deck *deck)
 {
     static const char *const movers[] = {
         [AZ_PROGRESS_AUTO] = "auto", [AZ_PROGRESS_THREAD] = "thread", [AZ_PROGRESS_POLL] = "poll"};
-    return (az_progress_kind)find_word(deck, "shard.progress", movers);
+    return (az_progress_kind)az_deck_find(deck, "shard.progress", movers, 3);
 }
 
 /* Memory for the adapter's values; without pairs it has none. Collective. */
@@ -267,7 +258,7 @@ static az_load_way find_way(const az_deck *deck)
                                        [AZ_LOAD_JOB] = "job",
                                        [AZ_LOAD_NODE] = "node",
                                        [AZ_LOAD_MAP] = "map"};
-    const az_load_way way = (az_load_way)find_word(deck, "model.load", ways);
+    const az_load_way way = (az_load_way)az_deck_find(deck, "model.load", ways, 4);
     if (way == AZ_LOAD_AUTO && az_deck_has(deck, "model.stage"))
         return AZ_LOAD_NODE; /* each node has all files */
     return way;
