@@ -9,6 +9,7 @@
 
 #include "cmd/cmd.h"
 #include "plan/plan.h"
+#include "train/eval.h"
 #include "train/load.h"
 
 /* Data files that are so large together at most are read, so that the plan is that of the run. */
@@ -174,36 +175,27 @@ static bool is_small(const job *j)
 static az_err read_samples(job *j)
 {
     az_err err;
-    az_tokenizer *tokenizer = NULL;
-    az_dataset train = {0}, eval = {0};
-    az_schedule *schedule = NULL, *eval_schedule = NULL;
-    az_pass_limits limits = {0};
-    const double cost = az_load_attention_cost(&j->engine.config);
+    bool have_eval;
+    az_dataset train = {0}, held_out = {0};
+    az_schedule *schedule = NULL;
+    az_eval *eval = NULL;
+    az_pass_limits limits;
     const az_batching batching = az_load_batching(j->deck);
-    const int n_ranks = j->input.machine.topology.n_ranks;
-    AZ_TRY(az_engine_open_tokenizer(&tokenizer, j->deck));
-    AZ_TRY(az_load_files(&train, j->deck, "data.files", &j->engine, tokenizer));
-    if (az_deck_count(j->deck, "eval.file") > 0)
-        AZ_TRY(az_load_files(&eval, j->deck, "eval.file", &j->engine, tokenizer));
-    else if (az_deck_has(j->deck, "eval.split"))
-        AZ_TRY(az_data_split(&train, &eval, az_deck_real(j->deck, "eval.split"),
-                             (uint64_t)az_deck_int(j->deck, "train.seed")));
-    AZ_TRY(az_schedule_create(&schedule, &train, &batching, cost, n_ranks, 0));
-    limits.longest = eval.longest;
-    if (eval.n > 0) {
-        const az_batching by = {.batch_size = eval.n,
-                                .micro_batch_tokens =
-                                    az_deck_int(j->deck, "eval.micro_batch_tokens")};
-        AZ_TRY(az_schedule_create(&eval_schedule, &eval, &by, cost, n_ranks, 0));
-        az_schedule_get_max(eval_schedule, &limits.tokens, &limits.sequences, &limits.targets);
+    AZ_TRY(az_load_samples(&train, &held_out, &have_eval, j->deck, &j->engine));
+    AZ_TRY(az_schedule_create(&schedule, &train, &batching,
+                              az_load_attention_cost(&j->engine.config),
+                              j->input.machine.topology.n_ranks, 0));
+    if (have_eval) {
+        AZ_TRY(az_eval_create(&eval, &j->engine, &held_out,
+                              az_deck_int(j->deck, "eval.micro_batch_tokens")));
+        az_eval_get_limits(eval, &limits);
     }
-    az_work_from_samples(&j->input.work, &train, schedule, eval.n > 0 ? &limits : NULL);
+    az_work_from_samples(&j->input.work, &train, schedule, have_eval ? &limits : NULL);
 out:
-    az_schedule_destroy(eval_schedule);
+    az_eval_destroy(eval);
     az_schedule_destroy(schedule);
-    az_data_fini(&eval);
+    az_data_fini(&held_out);
     az_data_fini(&train);
-    az_text_close(tokenizer);
     return err;
 }
 

@@ -32,6 +32,34 @@ out:
     return err;
 }
 
+/* Keep the part that eval.split says from training. Collective. */
+static az_err split_off(az_dataset *train, az_dataset *held_out, const az_deck *deck,
+                        const az_engine *engine)
+{
+    const az_err err = az_data_split(train, held_out, az_deck_real(deck, "eval.split"),
+                                     (uint64_t)az_deck_int(deck, "train.seed"));
+    return az_comm_agree(engine->comm, err);
+}
+
+az_err az_load_samples(az_dataset *train, az_dataset *held_out, bool *out_have_eval,
+                       const az_deck *deck, const az_engine *engine)
+{
+    az_err err;
+    az_tokenizer *tokenizer = NULL;
+    const bool file = az_deck_count(deck, "eval.file") > 0, split = az_deck_has(deck, "eval.split");
+    *out_have_eval = file || split;
+    err = az_engine_open_tokenizer(&tokenizer, deck);
+    AZ_TRY(az_comm_agree(engine->comm, err));
+    AZ_TRY(az_load_files(train, deck, "data.files", engine, tokenizer));
+    if (file)
+        err = az_load_files(held_out, deck, "eval.file", engine, tokenizer);
+    else if (split)
+        err = split_off(train, held_out, deck, engine);
+out:
+    az_text_close(tokenizer);
+    return err;
+}
+
 az_err az_load_eval(az_dataset *set, const char **out_what, const az_deck *deck,
                     const az_engine *engine, az_tokenizer *opt_tokenizer)
 {
@@ -48,9 +76,7 @@ az_err az_load_eval(az_dataset *set, const char **out_what, const az_deck *deck,
     AZ_TRY(az_load_files(split ? &train : set, deck, "data.files", engine, opt_tokenizer));
     *out_what = split ? "the part of data.files held out by eval.split" : "data.files";
     if (split)
-        err = az_data_split(&train, set, az_deck_real(deck, "eval.split"),
-                            (uint64_t)az_deck_int(deck, "train.seed"));
-    err = az_comm_agree(engine->comm, err);
+        err = split_off(&train, set, deck, engine);
 out:
     az_data_fini(&train);
     return err;

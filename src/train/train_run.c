@@ -16,27 +16,6 @@
 /* A plan that is more off than this share is wrong. */
 #define PLAN_LIMIT 0.02
 
-static az_err load_data(az_run *r)
-{
-    az_err err;
-    az_tokenizer *tokenizer = NULL;
-    err = az_engine_open_tokenizer(&tokenizer, r->deck);
-    AZ_TRY(az_comm_agree(r->comm, err));
-    AZ_TRY(az_load_files(&r->train, r->deck, "data.files", &r->engine, tokenizer));
-    if (az_deck_count(r->deck, "eval.file") > 0) {
-        AZ_TRY(az_load_files(&r->held_out, r->deck, "eval.file", &r->engine, tokenizer));
-        r->have_eval = true;
-    } else if (az_deck_has(r->deck, "eval.split")) {
-        err = az_data_split(&r->train, &r->held_out, az_deck_real(r->deck, "eval.split"),
-                            (uint64_t)az_deck_int(r->deck, "train.seed"));
-        AZ_TRY(az_comm_agree(r->comm, err));
-        r->have_eval = true;
-    }
-out:
-    az_text_close(tokenizer);
-    return err;
-}
-
 static void plan_steps(az_run *r)
 {
     const az_deck *d = r->deck;
@@ -347,7 +326,7 @@ static az_err open_run(az_run *r)
     err = az_watch_set_dir(r->comm, r->dir);
     AZ_TRY(az_comm_agree(r->comm, err));
     AZ_TRY(az_engine_read(&r->engine, r->deck, AZ_ADAPTER_DECK, NULL, r->comm));
-    AZ_TRY(load_data(r));
+    AZ_TRY(az_load_samples(&r->train, &r->held_out, &r->have_eval, r->deck, &r->engine));
     AZ_TRY(open_schedule(r));
     AZ_TRY(make_plan(r));
     az_report_banner(r->deck, &r->engine, &r->train, r->have_eval ? &r->held_out : NULL,
