@@ -536,8 +536,8 @@ const az_key az_keys[] = {
      .text =
          "Where the parameters of the adapter are: replicated is one copy a node, 4 bytes for each "
          "number of the adapter; gathered is each rank's slice, of which a layer is brought "
-         "together on each node when it is needed (on one node that is the same); auto is "
-         "replicated.",
+         "together on each node when it is needed (on one node that is the same); auto lets the "
+         "plan decide.",
      .resume = true},
     {.name = "shard.reduce",
      .type = AZ_TYPE_CHOICE,
@@ -547,7 +547,7 @@ const az_key az_keys[] = {
          "When gradients of the adapter are summed over nodes: step is once, at the end of the "
          "step, and each node holds sums of all layers, 8 bytes for each number of the adapter; "
          "unit is after each layer's backward, and each node holds sums of two layers and its "
-         "share of the others'; auto is step where all sums fit.",
+         "share of the others'; auto lets the plan decide.",
      .resume = true},
     {.name = "shard.accumulation",
      .type = AZ_TYPE_CHOICE,
@@ -557,7 +557,7 @@ const az_key az_keys[] = {
              "takes each through all layers before the next one; layer_major takes all through a "
              "layer before the next layer is gathered, which divides the gathers by their number "
              "and keeps each one's inputs of the layers meanwhile; auto lets the plan decide, "
-             "who may also take groups of some. No order changes a bit.",
+             "which may also take groups of some. No order changes a bit.",
      .resume = true},
     {.name = "shard.activations",
      .type = AZ_TYPE_CHOICE,
