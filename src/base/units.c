@@ -66,6 +66,13 @@ bool az_parse_size(int64_t *out_bytes, const char *text)
     return true;
 }
 
+/* Nothing is slower than one a second or faster than any machine will be: times can be told from
+ * it. */
+static bool is_rate(double per_s)
+{
+    return per_s >= 1 && per_s <= 1e24;
+}
+
 bool az_parse_speed(double *out_bytes_per_s, const char *text)
 {
     double v;
@@ -78,10 +85,10 @@ bool az_parse_speed(double *out_bytes_per_s, const char *text)
     const unit *u = find(bytes, COUNT(bytes), rest, n - 2);
     if (u == NULL)
         u = find(bits, COUNT(bits), rest, n - 2);
-    if (u == NULL || v <= 0)
+    if (u == NULL)
         return false;
     *out_bytes_per_s = v * u->value;
-    return true;
+    return is_rate(*out_bytes_per_s);
 }
 
 bool az_parse_rate(double *out_per_s, const char *text)
@@ -89,7 +96,7 @@ bool az_parse_rate(double *out_per_s, const char *text)
     static const char *const ends[] = {"FLOP/s", "FLOPS", "flop/s", "flops", ""};
     double v;
     const char *rest;
-    if (!take_number(&v, &rest, text) || v <= 0)
+    if (!take_number(&v, &rest, text))
         return false;
     const size_t n = strlen(rest);
     for (size_t i = 0; i < COUNT(ends); i++) {
@@ -100,7 +107,7 @@ bool az_parse_rate(double *out_per_s, const char *text)
         if (u == NULL)
             return false;
         *out_per_s = v * u->value;
-        return true;
+        return is_rate(*out_per_s);
     }
     return false;
 }

@@ -126,9 +126,10 @@ static az_err find_machine(job *j)
     const flags *f = &j->flags;
     const int nodes = f->nodes > 0 ? (int)f->nodes : 1, ranks = f->ranks > 0 ? (int)f->ranks : 1;
     const int64_t threads = az_deck_int(j->deck, "run.threads");
-    if ((int64_t)nodes * ranks > 16 << 20)
-        return az_fail(AZ_EINPUT, "adze plan: %d nodes of %d ranks: more than can be planned for",
-                       nodes, ranks);
+    if ((int64_t)nodes * ranks > AZ_PLAN_MAX_RANKS)
+        return az_fail(AZ_EINPUT,
+                       "adze plan: %d nodes of %d ranks: more than can be planned for, %d ranks",
+                       nodes, ranks, AZ_PLAN_MAX_RANKS);
     AZ_TRY(AZ_NEW(j->node_ranks, (size_t)nodes, "plan"));
     for (int i = 0; i < nodes; i++)
         j->node_ranks[i] = ranks;

@@ -37,6 +37,17 @@ static void init(az_pass *p, const az_model_parts *parts, const az_pass_units *u
     p->held_layer = -1;
 }
 
+/* Parts of one size lie one after the other, and the second of them has just been carved, from
+ * `before` on: how many of the `left` that follow need not be carved, as only sizes are counted.
+ * A step may have millions of micro-batches. */
+static int skip_alike(az_arena *arena, size_t before, int left)
+{
+    if (arena->base != NULL || left <= 0)
+        return 0;
+    arena->used += (size_t)left * (arena->used - before);
+    return left;
+}
+
 /* The activations that slots keep for themselves, and those that they share. */
 static void carve_acts(az_pass *p, const az_level *opt_levels)
 {
@@ -62,10 +73,13 @@ static void carve_acts(az_pass *p, const az_level *opt_levels)
                               : level == AZ_LEVEL_CHEAP ? az_layer_get_heavy(read)
                                                         : 0;
         for (int s = 0; s < p->back.group; s++) {
+            const size_t before = arena->used;
             az_acts own = p->shared;
             az_acts_carve(&own, arena, c, p->back.tokens, R, kept);
             if (p->acts != NULL)
                 p->acts[i * p->back.group + s] = own;
+            if (s == 1)
+                s += skip_alike(arena, before, p->back.group - 2);
         }
         if (p->kept != NULL) {
             p->kept[i] = kept;
@@ -78,9 +92,11 @@ static void carve_acts(az_pass *p, const az_level *opt_levels)
 static void carve_heads(az_pass *p)
 {
     az_head first = {0};
+    const int both = p->most.group < p->back.group ? p->most.group : p->back.group;
     p->heads = az_arena_take(&p->arena, (size_t)p->n_heads, sizeof *p->heads);
     for (int s = 0; s < p->n_heads; s++) {
         az_head head;
+        const size_t before = p->arena.used;
         const int64_t back = s < p->back.group ? p->back.targets : 0;
         az_head_carve(&head, &p->arena, p->m.config, s < p->most.group ? p->most.targets : back,
                       back, p->units.head_rows, s > 0 ? &first : NULL);
@@ -88,6 +104,10 @@ static void carve_heads(az_pass *p)
             first = head;
         if (p->heads != NULL)
             p->heads[s] = head;
+        if (s == 2 && s < both) /* the first has the scratch too */
+            s += skip_alike(&p->arena, before, az_min_i64(both, p->n_heads) - s - 1);
+        else if (s == az_max_i64(both, 1) + 1)
+            s += skip_alike(&p->arena, before, p->n_heads - s - 1);
     }
 }
 

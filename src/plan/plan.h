@@ -23,6 +23,9 @@
 
 /* ---- what is planned for ---- */
 
+/* Ranks of a job, at most; more would take long to plan for. */
+#define AZ_PLAN_MAX_RANKS (1 << 20)
+
 typedef struct {
     az_topology topology;
     int threads;      /* of a rank */

@@ -187,6 +187,21 @@ out:
     return err;
 }
 
+/* Whether what a node computes with, with so many micro-batches a group, can be counted in 64 bits:
+ * beyond 2^62 bytes no memory would do. The widths are more than a layer has. */
+static bool can_count(const az_sizes *s, int64_t group)
+{
+    const az_config *c = s->in->config;
+    const az_lora *lora = s->in->lora;
+    int64_t widest = c->D + c->F + (c->H + 2 * c->G) * c->K;
+    for (int i = 0; i < lora->n_pairs; i++)
+        widest = az_max_i64(widest, lora->pairs[i].R);
+    const double tokens =
+        (double)group * (double)s->in->work.train.tokens + (double)s->in->work.eval.tokens;
+    return tokens * 32 * (double)widest * (double)(c->L + 2) * sizeof(float) * s->max_ranks <
+           0x1p62;
+}
+
 /* Groups of 1, 2, 4, ... micro-batches, and all of a step. */
 static int64_t next_group(int64_t group, int64_t rounds)
 {
@@ -203,6 +218,17 @@ az_err az_plan_choose(az_plan *plan, az_sizes *sizes)
     const int forced = s.keys->accumulation;
     for (int64_t group = forced == 1 ? rounds : 1; group <= rounds;
          group = next_group(group, rounds)) {
+        if (!can_count(sizes, group) && s.lean)
+            break;
+        if (!can_count(sizes, group)) {
+            err = az_fail(
+                AZ_EINPUT,
+                "the plan: micro-batches of %lld tokens, %lld at a time, need more memory than "
+                "can be counted",
+                (long long)az_max_i64(sizes->in->work.train.tokens, sizes->in->work.eval.tokens),
+                (long long)group);
+            goto out;
+        }
         for (int how = 0; how < 4; how++) {
             az_plan_choice base = {
                 .group = (int)group, .unit_reduce = how % 2 == 1, .gathered = how / 2 == 1};

@@ -11,6 +11,16 @@
 
 enum { MAX_NODES = 1 << 14 };
 
+/* As much or more, of which az_format_bytes writes all digits: who gives what is written has
+ * enough. */
+static double round_up(double bytes)
+{
+    double unit = 1;
+    while (bytes / unit >= 1024 && unit < 0x1p50)
+        unit *= 1024;
+    return unit > 1 ? ceil(100 * bytes / unit) / 100 * unit : ceil(bytes);
+}
+
 /* Whether there is a plan that fits, and the memory of the best or leanest one. */
 static az_err probe(bool *out_fits, int64_t *out_need, const az_plan_input *input)
 {
@@ -71,9 +81,12 @@ static az_err probe_nodes(bool *out_fits, const az_plan_input *input, int n)
     az_plan_input other = *input;
     int *ranks = NULL, most = 0;
     int64_t need;
+    *out_fits = false;
     for (int i = 0; i < input->machine.topology.n_nodes; i++)
         if (input->machine.topology.node_ranks[i] > most)
             most = input->machine.topology.node_ranks[i];
+    if ((int64_t)n * most > AZ_PLAN_MAX_RANKS)
+        return AZ_OK;
     AZ_TRY(AZ_NEW(ranks, (size_t)n, "plan"));
     for (int i = 0; i < n; i++)
         ranks[i] = most;
@@ -120,7 +133,7 @@ typedef struct {
 
 static void say_memory(way *w, const az_plan *plan, const az_plan_input *in)
 {
-    const double need = (double)plan->change.memory, have = (double)in->machine.memory;
+    const double need = round_up((double)plan->change.memory), have = (double)in->machine.memory;
     w->factor = need / fmax(have, 1);
     snprintf(w->text, sizeof w->text, "%s of memory a %s instead of %s (%s more)",
              az_format_bytes(need), in->machine.gpu ? "GPU" : "node", az_format_bytes(have),

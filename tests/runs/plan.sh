@@ -53,6 +53,12 @@ plan 0 --memory "$need"
 plan 0 --memory 40GiB --nodes "$nodes"
 plan 1 --memory 40GiB --nodes $((nodes - 1))
 
+# What is written is enough, though it is rounded.
+plan 1 --memory 40GiB
+written=$(sed -n 's/.*the smallest change that fits: \([0-9.]* [A-Za-z]*\) of memory a node instead.*/\1/p' "$tmp/log")
+[ -n "$written" ] || fail 'change in words'
+plan 0 --memory "$written"
+
 plan 1 --json --memory 64GiB
 tokens=$(sed -n 's/^  "change": .*"micro_batch_tokens": \([0-9]*\).*/\1/p' "$tmp/log")
 [ "$tokens" -gt 100 ] || fail 'tokens of the JSON'
@@ -69,10 +75,18 @@ plan 0 --json --nodes 1000 --ranks-per-node 64 --memory 512GB train.batch_size=6
 grep -q '"nodes": 1000, "ranks": 64000' "$tmp/log" || fail 'thousand nodes'
 tests/tools/read_json "$tmp/log" || fail 'JSON'
 
+# Numbers that are as large as they may be.
+plan 0 train.batch_size=4000000 shard.accumulation=layer_major --memory 4000000TiB
+plan 1 --ranks-per-node 100000 --memory 1MB
+refused 'more than can be planned for, 1048576 ranks' --nodes 11 --ranks-per-node 100000
+refused 'the plan: micro-batches of 17592186044416 tokens, 1 at a time, need more memory than can be counted' \
+    train.batch_size=16777216 data.max_length=16777216 train.micro_batch_size=1048576
+
 refused 'adze plan: --nodes: found 0, expected a number from 1 to 100000' --nodes 0
 refused 'adze plan: --nodes: found nothing' --nodes
 refused 'adze plan: --memory: found 24G, expected a size such as 24GiB, 512 MB' --memory 24G
 refused 'adze plan: --link: found 10, expected a speed such as 25GB/s' --link 10
+refused 'adze plan: --link: found 1e-300B/s' --link 1e-300B/s
 refused 'adze plan: --flops: found fast, expected operations a second' --flops fast
 refused 'adze plan: --device: found tpu, expected cpu or gpu' --device tpu
 refused 'adze plan: --node: no such option; there are --nodes' --node 3

@@ -231,6 +231,8 @@ static void units(void **state)
     assert_false(az_parse_speed(&v, "10"));
     assert_false(az_parse_speed(&v, "/s"));
     assert_false(az_parse_speed(&v, "0MB/s"));
+    assert_false(az_parse_speed(&v, "1e-300B/s"));
+    assert_false(az_parse_speed(&v, "1e299TB/s"));
     assert_true(az_parse_rate(&v, "1.5e12") && v == 1.5e12);
     assert_true(az_parse_rate(&v, "300GFLOP/s") && v == 300e9);
     assert_true(az_parse_rate(&v, "2 TFLOPS") && v == 2e12);
