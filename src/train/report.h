@@ -14,14 +14,15 @@
 #include "train/engine.h"
 #include "train/eval.h"
 
-typedef enum { AZ_PROGRESS_LINES, AZ_PROGRESS_TERMINAL, AZ_PROGRESS_NONE } az_progress;
+/* What of the steps is on the screen. */
+typedef enum { AZ_SCREEN_LINES, AZ_SCREEN_TERMINAL, AZ_SCREEN_NONE } az_screen;
 
 typedef struct {
     az_comm *comm;
     FILE *metrics; /* NULL on ranks that do not speak */
     char *metrics_path;
     int metrics_errno; /* of the first write that failed */
-    az_progress progress;
+    az_screen screen;
     bool partial; /* a progress line stands unfinished on the terminal */
     int64_t total_steps, logging_steps, steps_per_epoch;
     double begin, last; /* clock at the first step, at the end of the last one */

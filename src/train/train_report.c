@@ -58,9 +58,9 @@ az_err az_report_init(az_report *r, const az_deck *deck, int64_t total_steps,
                      .last_loss = NAN,
                      .first_eval = NAN,
                      .last_eval = NAN};
-    r->progress = strcmp(progress, "none") == 0                            ? AZ_PROGRESS_NONE
-                  : strcmp(progress, "auto") == 0 && isatty(STDOUT_FILENO) ? AZ_PROGRESS_TERMINAL
-                                                                           : AZ_PROGRESS_LINES;
+    r->screen = strcmp(progress, "none") == 0                            ? AZ_SCREEN_NONE
+                : strcmp(progress, "auto") == 0 && isatty(STDOUT_FILENO) ? AZ_SCREEN_TERMINAL
+                                                                         : AZ_SCREEN_LINES;
     r->begin = r->last = az_now();
     if (az_comm_rank(comm) != 0)
         return AZ_OK;
@@ -221,7 +221,7 @@ void az_report_step(az_report *r, int64_t step, const az_step *s, const az_optim
     const bool keep =
         (step + 1) % r->logging_steps == 0 || step + 1 == r->total_steps || !result->finite;
     errno = 0;
-    if (r->progress == AZ_PROGRESS_TERMINAL || (keep && r->progress == AZ_PROGRESS_LINES)) {
+    if (r->screen == AZ_SCREEN_TERMINAL || (keep && r->screen == AZ_SCREEN_LINES)) {
         if (r->partial)
             fputs("\r\033[K", stdout);
         print_line(r, step, result, lr, base.n_resident < base.n_units);
