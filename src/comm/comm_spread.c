@@ -1,10 +1,10 @@
 /* spread: items brought together.
  *
- * The schedule (comm_schedule.c) gives the fetches of a walk in order, each with the position after
- * which its slot is free. A rank with a lane does them one after the other: it waits until all
- * ranks of the node have released that position, brings the lane's parts from all nodes into the
- * slot, and counts the fetch as done; the item is there when all lanes have. Both counters lie in
- * memory that the node shares and only grow, from walk to walk, so nothing has to be reset or
+ * The timetable (comm_timetable.c) gives the fetches of a walk in order, each with the position
+ * after which its slot is free. A rank with a lane does them one after the other: it waits until
+ * all ranks of the node have released that position, brings the lane's parts from all nodes into
+ * the slot, and counts the fetch as done; the item is there when all lanes have. Both counters lie
+ * in memory that the node shares and only grow, from walk to walk, so nothing has to be reset or
  * agreed on. All fetches of a lane come in the same order on all nodes.
  *
  * Why a thread: tests/bench/bench_spread.c on two hosts, TCP at 200 Mbit/s, MPICH 4.0 over UCX, six
@@ -52,7 +52,7 @@ struct az_spread {
     item *items;
     int n_items, n_cut;
     int *parts; /* [n_cut][n_nodes + 1] where the parts of this lane begin, in blocks of the item */
-    az_schedule schedule;
+    az_timetable timetable;
     az_shared *slots, *board;
     size_t slot_bytes;
     counters *ranks;                  /* [node_size], in board */
@@ -155,7 +155,7 @@ static az_move step(void *context)
     az_spread *s = context;
     if (s->fetch == s->n_fetches)
         return AZ_MOVE_NONE;
-    const az_fetch *f = &s->schedule.fetches[s->fetch];
+    const az_fetch *f = &s->timetable.fetches[s->fetch];
     if (s->under_way) {
         if (!has_come(s))
             return AZ_MOVE_FLIGHT;
@@ -197,16 +197,16 @@ static void wait_for(az_spread *s, bool (*is_done)(az_spread *, int64_t), int64_
 
 void az_spread_begin(az_spread *s, const int *program, int n)
 {
-    AZ_ASSERT(!s->open && n >= 0 && n <= s->schedule.longest);
+    AZ_ASSERT(!s->open && n >= 0 && n <= s->timetable.longest);
     memcpy(s->program, program, (size_t)n * sizeof *program);
     s->open = true;
     s->position = 0;
     s->n = n;
     if (s->n_cut == 0)
         return;
-    az_schedule_make(&s->schedule, program, n);
+    az_timetable_make(&s->timetable, program, n);
     s->fetch = 0; /* the transport rests */
-    s->n_fetches = s->comm->lane_number >= 0 ? s->schedule.n_fetches : 0;
+    s->n_fetches = s->comm->lane_number >= 0 ? s->timetable.n_fetches : 0;
     az_progress_open(s->comm, &s->mover);
     az_progress_advance(s->comm);
 }
@@ -218,11 +218,11 @@ const char *az_spread_get(az_spread *s)
     const char *data = it->home;
     az_watch_begin(s->comm->watch, AZ_CALL_GATHER);
     if (it->cut >= 0) {
-        const int fetch = s->schedule.brought[s->position];
+        const int fetch = s->timetable.brought[s->position];
         if (fetch >= 0 || s->seen_done < s->fetches)
             wait_for(s, is_there, s->fetches + fetch + 1);
         data = az_shared_get_readonly(s->slots) +
-               (size_t)s->schedule.slot[s->position] * s->slot_bytes;
+               (size_t)s->timetable.slot[s->position] * s->slot_bytes;
     }
     az_watch_end(s->comm->watch);
     s->held = true;
@@ -245,7 +245,7 @@ void az_spread_release(az_spread *s)
 static void count_fetches(az_spread *s, int n_fetches)
 {
     for (int f = 0; f < n_fetches; f++) {
-        const item *it = &s->items[s->schedule.fetches[f].item];
+        const item *it = &s->items[s->timetable.fetches[f].item];
         s->stats.fetches++;
         s->stats.node_bytes += (int64_t)it->node_bytes;
         s->stats.rank_bytes += (int64_t)it->rank_bytes;
@@ -258,7 +258,7 @@ void az_spread_end(az_spread *s)
     s->open = false;
     if (s->n_cut == 0)
         return;
-    const int n_fetches = az_schedule_end(&s->schedule, s->position);
+    const int n_fetches = az_timetable_end(&s->timetable, s->position);
     az_progress_lock(s->comm);
     AZ_ASSERT(s->fetch <= n_fetches);
     s->n_fetches = s->comm->lane_number >= 0 ? n_fetches : 0;
@@ -277,7 +277,7 @@ void az_spread_end(az_spread *s)
 void az_spread_forget(az_spread *s)
 {
     AZ_ASSERT(!s->open);
-    az_schedule_forget(&s->schedule);
+    az_timetable_forget(&s->timetable);
 }
 
 az_spread_stats az_spread_get_stats(const az_spread *s)
@@ -317,7 +317,7 @@ static void fill_item(az_spread *s, int i, const az_spread_item *from)
     item *to = &s->items[i];
     AZ_ASSERT(count_blocks(from->bytes) <= INT_MAX);
     *to = (item){.home = from->home, .cut = -1};
-    s->schedule.cut[i] = needs_slot(from);
+    s->timetable.cut[i] = needs_slot(from);
     if (!needs_slot(from))
         return;
     to->cut = s->n_cut++;
@@ -345,7 +345,7 @@ static az_err fill(az_spread *s, const az_spread_item *items, int n_cut, int n_s
     AZ_TRY(AZ_NEW(s->program, (size_t)longest, "communication"));
     AZ_TRY(AZ_NEW(s->counts, n_nodes, "communication"));
     AZ_TRY(AZ_NEW(s->offsets, n_nodes, "communication"));
-    AZ_TRY(az_schedule_init(&s->schedule, s->n_items, n_slots, longest));
+    AZ_TRY(az_timetable_init(&s->timetable, s->n_items, n_slots, longest));
     for (int i = 0; i < s->n_items; i++) {
         AZ_ASSERT(!needs_slot(&items[i]) || items[i].bytes <= s->slot_bytes);
         fill_item(s, i, &items[i]);
@@ -448,7 +448,7 @@ void az_spread_destroy(az_spread *opt_spread)
         MPI_Type_free(&s->block);
     az_shared_destroy(s->board);
     az_shared_destroy(s->slots);
-    az_schedule_fini(&s->schedule);
+    az_timetable_fini(&s->timetable);
     az_free(s->items);
     az_free(s->parts);
     az_free(s->program);
@@ -464,5 +464,5 @@ void az_spread_measure(az_spread_sizes *out, int n_items, int n_cut, int n_slots
     const size_t ints = (size_t)n_cut * (nodes + 1) + 2 * nodes + (size_t)longest_program;
     out->slot_bytes = slots * round_slot(slot_bytes);
     out->own_bytes = sizeof(az_spread) + (size_t)n_items * sizeof(item) + ints * sizeof(int) +
-                     az_schedule_measure(n_items, (int)slots, longest_program);
+                     az_timetable_measure(n_items, (int)slots, longest_program);
 }

@@ -14,11 +14,11 @@
 
 #define NEVER INT_MAX
 
-az_err az_schedule_init(az_schedule *c, int n_items, int n_slots, int longest)
+az_err az_timetable_init(az_timetable *c, int n_items, int n_slots, int longest)
 {
     az_err err;
     AZ_ASSERT(n_items >= 0 && n_slots >= 0 && longest >= 0 && longest < NEVER / 2);
-    *c = (az_schedule){.n_items = n_items, .n_slots = n_slots, .longest = longest};
+    *c = (az_timetable){.n_items = n_items, .n_slots = n_slots, .longest = longest};
     AZ_TRY(AZ_NEW(c->cut, (size_t)n_items, "communication"));
     AZ_TRY(AZ_NEW(c->content, (size_t)n_slots, "communication"));
     AZ_TRY(AZ_NEW(c->slot, (size_t)longest, "communication"));
@@ -30,12 +30,12 @@ az_err az_schedule_init(az_schedule *c, int n_items, int n_slots, int longest)
     c->next = c->now + n_slots;
     c->used = c->next + n_slots;
     c->by = c->used + n_slots;
-    az_schedule_forget(c);
+    az_timetable_forget(c);
 out:
     return err;
 }
 
-void az_schedule_fini(az_schedule *c)
+void az_timetable_fini(az_timetable *c)
 {
     az_free(c->cut);
     az_free(c->content);
@@ -45,16 +45,16 @@ void az_schedule_fini(az_schedule *c)
     az_free(c->first);
     az_free(c->again);
     az_free(c->now);
-    *c = (az_schedule){0};
+    *c = (az_timetable){0};
 }
 
-size_t az_schedule_measure(int n_items, int n_slots, int longest)
+size_t az_timetable_measure(int n_items, int n_slots, int longest)
 {
     return (size_t)n_items * (sizeof(bool) + sizeof(int)) + (size_t)n_slots * 5 * sizeof(int) +
            (size_t)longest * (3 * sizeof(int) + sizeof(az_fetch));
 }
 
-void az_schedule_forget(az_schedule *c)
+void az_timetable_forget(az_timetable *c)
 {
     for (int s = 0; s < c->n_slots; s++)
         c->content[s] = -1;
@@ -62,7 +62,7 @@ void az_schedule_forget(az_schedule *c)
 
 /* First position of each item, and the next one of the item at each position; beyond the end the
  * program begins again. */
-static void find_uses(az_schedule *c, const int *program, int n)
+static void find_uses(az_timetable *c, const int *program, int n)
 {
     for (int i = 0; i < c->n_items; i++)
         c->first[i] = NEVER;
@@ -75,7 +75,7 @@ static void find_uses(az_schedule *c, const int *program, int n)
     }
 }
 
-static int find_slot(const az_schedule *c, int item)
+static int find_slot(const az_timetable *c, int item)
 {
     for (int s = 0; s < c->n_slots; s++)
         if (c->now[s] == item)
@@ -84,7 +84,7 @@ static int find_slot(const az_schedule *c, int item)
 }
 
 /* recent: the slot used just before, or -1. An empty slot counts as never used again. */
-static int find_victim(const az_schedule *c, int recent)
+static int find_victim(const az_timetable *c, int recent)
 {
     int best = -1;
     for (int s = 0; s < c->n_slots; s++)
@@ -93,7 +93,7 @@ static int find_victim(const az_schedule *c, int recent)
     return best;
 }
 
-void az_schedule_make(az_schedule *c, const int *program, int n)
+void az_timetable_make(az_timetable *c, const int *program, int n)
 {
     int recent = -1;
     AZ_ASSERT(n >= 0 && n <= c->longest);
@@ -125,7 +125,7 @@ void az_schedule_make(az_schedule *c, const int *program, int n)
     }
 }
 
-int az_schedule_end(az_schedule *c, int n_released)
+int az_timetable_end(az_timetable *c, int n_released)
 {
     int n = 0;
     while (n < c->n_fetches && c->fetches[n].after < n_released) {
@@ -137,7 +137,7 @@ int az_schedule_end(az_schedule *c, int n_released)
 
 /* ---- traffic of walks ---- */
 
-static void add_fetches(int64_t *io_bytes, int64_t *io_fetches, const az_schedule *c,
+static void add_fetches(int64_t *io_bytes, int64_t *io_fetches, const az_timetable *c,
                         const size_t *cut_bytes)
 {
     for (int f = 0; f < c->n_fetches; f++)
@@ -146,7 +146,7 @@ static void add_fetches(int64_t *io_bytes, int64_t *io_fetches, const az_schedul
 }
 
 /* Whether the slots hold the items of kept [n_slots], in any order. */
-static bool holds(const az_schedule *c, const int *kept)
+static bool holds(const az_timetable *c, const int *kept)
 {
     for (int s = 0; s < c->n_slots; s++) {
         int at = 0;
@@ -165,23 +165,23 @@ az_err az_spread_count(az_spread_traffic *out, const size_t *cut_bytes, int n_it
                        const int *program, int n, int n_slots)
 {
     az_err err;
-    az_schedule c = {0};
+    az_timetable c = {0};
     int *kept = NULL;
     *out = (az_spread_traffic){0};
-    AZ_TRY(az_schedule_init(&c, n_items, n_slots, n));
+    AZ_TRY(az_timetable_init(&c, n_items, n_slots, n));
     AZ_TRY(AZ_NEW(kept, (size_t)n_slots, "communication"));
     for (int i = 0; i < n_items; i++)
         c.cut[i] = cut_bytes[i] > 0;
-    az_schedule_make(&c, program, n);
+    az_timetable_make(&c, program, n);
     add_fetches(&out->first_bytes, &out->first_fetches, &c, cut_bytes);
-    az_schedule_end(&c, n);
+    az_timetable_end(&c, n);
     for (int64_t walks = 0, power = 1;; power *= 2, walks = 0) {
         memcpy(kept, c.content, (size_t)n_slots * sizeof *kept);
         out->bytes = out->fetches = 0;
         do {
-            az_schedule_make(&c, program, n);
+            az_timetable_make(&c, program, n);
             add_fetches(&out->bytes, &out->fetches, &c, cut_bytes);
-            az_schedule_end(&c, n);
+            az_timetable_end(&c, n);
             walks++;
         } while (walks < power && !holds(&c, kept));
         if (holds(&c, kept)) {
@@ -192,6 +192,6 @@ az_err az_spread_count(az_spread_traffic *out, const size_t *cut_bytes, int n_it
     }
 out:
     az_free(kept);
-    az_schedule_fini(&c);
+    az_timetable_fini(&c);
     return err;
 }

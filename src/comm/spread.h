@@ -92,7 +92,7 @@ typedef struct {
     int64_t first_bytes, first_fetches, bytes, fetches;
 } az_spread_traffic;
 /* cut_bytes [n_items]: bytes of an item that is cut, 0 for one that needs no slot. It uses the same
- * schedule as a walk does. Local, no communication. */
+ * timetable as a walk does. Local, no communication. */
 az_err az_spread_count(az_spread_traffic *out, const size_t *cut_bytes, int n_items,
                        const int *program, int n, int n_slots);
 

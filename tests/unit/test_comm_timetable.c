@@ -1,4 +1,4 @@
-/* comm: the schedule of a spread, against the best of all schedules, and what it promises. */
+/* comm: the timetable of a spread, against the best of all timetables, and what it promises. */
 #include <config.h>
 
 #include <setjmp.h>
@@ -40,7 +40,7 @@ static int count_best(const int *program, int n, int p, unsigned held, int befor
     return best;
 }
 
-static unsigned held_by(const az_schedule *c)
+static unsigned held_by(const az_timetable *c)
 {
     unsigned held = 0;
     for (int s = 0; s < c->n_slots; s++)
@@ -50,7 +50,7 @@ static unsigned held_by(const az_schedule *c)
 }
 
 /* Walk as ranks do, and look at every promise. content: moves on. */
-static void check_walk(const az_schedule *c, const int *program, int n, int *content)
+static void check_walk(const az_timetable *c, const int *program, int n, int *content)
 {
     int last_use[MAX_ITEMS], fetch = 0, recent = -1;
     assert_true(c->n_slots <= MAX_ITEMS && c->n == n);
@@ -91,16 +91,16 @@ static unsigned draw(unsigned *state)
     return *state >> 16;
 }
 
-/* Any program, from whatever the slots hold: no schedule fetches less. */
+/* Any program, from whatever the slots hold: no timetable fetches less. */
 static void test_best(void **state)
 {
     (void)state;
     unsigned random = 7;
     for (int round = 0; round < 400; round++) {
         const int n_items = 1 + (int)(draw(&random) % 6), n_slots = 1 + (int)(draw(&random) % 4);
-        az_schedule c;
+        az_timetable c;
         unsigned cut = 0;
-        assert_int_equal(az_schedule_init(&c, n_items, n_slots, 12), AZ_OK);
+        assert_int_equal(az_timetable_init(&c, n_items, n_slots, 12), AZ_OK);
         for (int i = 0; i < n_items; i++) {
             c.cut[i] = draw(&random) % 4 != 0;
             cut |= (unsigned)c.cut[i] << i;
@@ -110,15 +110,15 @@ static void test_best(void **state)
             for (int p = 0; p < n; p++)
                 program[p] = (int)(draw(&random) % (unsigned)n_items);
             memcpy(content, c.content, (size_t)n_slots * sizeof *content);
-            az_schedule_make(&c, program, n);
+            az_timetable_make(&c, program, n);
             assert_int_equal(c.n_fetches, count_best(program, n, 0, held_by(&c), -1, cut, n_slots));
             check_walk(&c, program, n, content);
-            assert_int_equal(az_schedule_end(&c, n), c.n_fetches);
+            assert_int_equal(az_timetable_end(&c, n), c.n_fetches);
             assert_memory_equal(content, c.content, (size_t)n_slots * sizeof *content);
             if (walk == 2)
-                az_schedule_forget(&c);
+                az_timetable_forget(&c);
         }
-        az_schedule_fini(&c);
+        az_timetable_fini(&c);
     }
 }
 
@@ -135,13 +135,13 @@ static void test_zigzag(void **state)
     (void)state;
     const int n_items = 9;
     for (int n_slots = 1; n_slots <= n_items + 1; n_slots++) {
-        az_schedule c;
+        az_timetable c;
         int program[MAX_N];
         const int n = make_zigzag(program, n_items);
-        assert_int_equal(az_schedule_init(&c, n_items, n_slots, n), AZ_OK);
+        assert_int_equal(az_timetable_init(&c, n_items, n_slots, n), AZ_OK);
         memset(c.cut, true, (size_t)n_items);
         for (int walk = 0; walk < 3; walk++) {
-            az_schedule_make(&c, program, n);
+            az_timetable_make(&c, program, n);
             const int k = n_slots < n_items ? n_slots : n_items;
             assert_int_equal(c.n_fetches, walk == 0 ? 2 * n_items - k : 2 * (n_items - k));
             for (int p = n_items; p < n_items + k; p++) /* the first ones backward are there */
@@ -152,9 +152,9 @@ static void test_zigzag(void **state)
             if (n_slots == 2) /* while one is in use, the next one comes */
                 for (int f = 0; f < c.n_fetches; f++)
                     assert_true(c.fetches[f].after < az_max_i64(c.fetches[f].position - 1, 0));
-            az_schedule_end(&c, n);
+            az_timetable_end(&c, n);
         }
-        az_schedule_fini(&c);
+        az_timetable_fini(&c);
     }
 }
 
@@ -167,15 +167,15 @@ static void test_abandoned(void **state)
         const int n_items = 6, n_slots = 1 + (int)(draw(&random) % 4);
         int program[MAX_N], content[MAX_ITEMS];
         const int n = make_zigzag(program, n_items);
-        az_schedule c;
-        assert_int_equal(az_schedule_init(&c, n_items, n_slots, n), AZ_OK);
+        az_timetable c;
+        assert_int_equal(az_timetable_init(&c, n_items, n_slots, n), AZ_OK);
         memset(c.cut, true, (size_t)n_items);
         for (int walk = 0; walk < 4; walk++) {
             const int released = (int)(draw(&random) % (unsigned)(n + 1));
             memcpy(content, c.content, (size_t)n_slots * sizeof *content);
-            az_schedule_make(&c, program, n);
+            az_timetable_make(&c, program, n);
             check_walk(&c, program, n, content);
-            const int n_begun = az_schedule_end(&c, released);
+            const int n_begun = az_timetable_end(&c, released);
             for (int f = 0; f < c.n_fetches; f++) /* needed ones have begun; freed slots only */
                 assert_true(f < n_begun ? c.fetches[f].after < released
                                         : c.fetches[f].position >= released);
@@ -188,7 +188,7 @@ static void test_abandoned(void **state)
                 }
             assert_true(released == 0 || n_distinct > 0);
         }
-        az_schedule_fini(&c);
+        az_timetable_fini(&c);
     }
 }
 
@@ -203,19 +203,19 @@ static void test_count(void **state)
         int program[MAX_N];
         size_t bytes[MAX_ITEMS];
         int64_t sum = 0, fetches = 0;
-        az_schedule c;
+        az_timetable c;
         az_spread_traffic t;
         for (int i = 0; i < n_items; i++)
             bytes[i] = draw(&random) % 5 * 1000;
         for (int p = 0; p < n; p++)
             program[p] = (int)(draw(&random) % (unsigned)n_items);
         assert_int_equal(az_spread_count(&t, bytes, n_items, program, n, n_slots), AZ_OK);
-        assert_int_equal(az_schedule_init(&c, n_items, n_slots, n), AZ_OK);
+        assert_int_equal(az_timetable_init(&c, n_items, n_slots, n), AZ_OK);
         for (int i = 0; i < n_items; i++)
             c.cut[i] = bytes[i] > 0;
         for (int walk = -20; walk < n_walks; walk++) {
             int64_t of_walk = 0;
-            az_schedule_make(&c, program, n);
+            az_timetable_make(&c, program, n);
             for (int f = 0; f < c.n_fetches; f++)
                 of_walk += (int64_t)bytes[c.fetches[f].item];
             if (walk == -20)
@@ -224,11 +224,11 @@ static void test_count(void **state)
                 sum += of_walk;
                 fetches += c.n_fetches;
             }
-            az_schedule_end(&c, n);
+            az_timetable_end(&c, n);
         }
         assert_int_equal(sum / n_walks, t.bytes);
         assert_int_equal(fetches / n_walks, t.fetches);
-        az_schedule_fini(&c);
+        az_timetable_fini(&c);
     }
     /* Nothing is cut: nothing is fetched, and no slot is needed. */
     const size_t none[2] = {0, 0};
