@@ -7,7 +7,7 @@
  * forth and back it keeps the last items at the turning points, as many as there are slots. */
 #include <config.h>
 
-#include "comm/spread_priv.h"
+#include "comm/timetable.h"
 
 #include <limits.h>
 #include <string.h>

@@ -1,42 +1,56 @@
-/* spread, inside: which slot holds what when (comm_timetable.c). */
+/* spread, inside: what a spread is made of. */
 #ifndef AZ_COMM_SPREAD_PRIV_H
 #define AZ_COMM_SPREAD_PRIV_H
 
+#include <stdatomic.h>
+
+#include "comm/comm_priv.h"
+#include "comm/shared.h"
 #include "comm/spread.h"
+#include "comm/timetable.h"
 
-/* An item is brought for a position of the program into a slot, which is free as soon as the
- * position after is released (-1: from the beginning). */
+/* What a rank tells those of its node. Written by it alone. */
 typedef struct {
-    int position, item, slot, after;
-} az_fetch;
+    _Alignas(64) _Atomic int64_t released; /* positions, of all walks */
+    _Atomic int64_t done;                  /* fetches of its lane, of all walks */
+} az_spread_counters;
 
-/* One walk through a program. */
+/* An item, as this rank has it. */
 typedef struct {
-    int n_items, n_slots, longest;
-    bool *cut;    /* [n_items] whether an item needs a slot */
-    int *content; /* [n_slots] the item in each slot before the walk, -1: none */
-    /* Made by az_timetable_make. */
-    int n, n_fetches;
-    int *slot;         /* [longest] of each position, -1: the item needs none */
-    int *brought;      /* [longest] the fetch that it waits for, -1: there since before */
-    az_fetch *fetches; /* [longest] in the order of their positions */
-    /* Scratch. */
-    int *first;                  /* [n_items] its first position */
-    int *again;                  /* [longest] the item's next position */
-    int *now, *next, *used, *by; /* [n_slots] content, its next use, last use, fetch */
-} az_timetable;
+    const char *home;
+    int cut;                       /* its number among the cut ones, -1: resident */
+    size_t node_bytes, rank_bytes; /* that a fetch brings to this node, through this rank */
+} az_spread_place;
 
-/* Slots are empty; all items are whole until cut says otherwise. Local. */
-az_err az_timetable_init(az_timetable *timetable, int n_items, int n_slots, int longest);
-void az_timetable_fini(az_timetable *timetable);
-/* Bytes that az_timetable_init allocates. Pure. */
-size_t az_timetable_measure(int n_items, int n_slots, int longest);
-/* Choose the slots for a program of n items, from what the slots hold. Local, allocates nothing. */
-void az_timetable_make(az_timetable *timetable, const int *program, int n);
-/* The walk has ended after n_released positions: what the slots hold then. Returns how many fetches
- * belong to it: all that could begin. Local. */
-int az_timetable_end(az_timetable *timetable, int n_released);
-/* The slots hold nothing. Local. */
-void az_timetable_forget(az_timetable *timetable);
+struct az_spread {
+    az_comm *comm;
+    az_spread_place *items;
+    int n_items, n_cut;
+    int *parts; /* [n_cut][n_nodes + 1] where the parts of this lane begin, in blocks of the item */
+    az_timetable timetable;
+    az_shared *slots, *board;
+    size_t slot_bytes;
+    az_spread_counters *ranks;        /* [node_size], in board */
+    int64_t seen_released, seen_done; /* at least so far are all ranks, all lanes of the node */
+    bool joined;
+    az_mover mover;
+    /* The walk. */
+    int *program;    /* [longest] */
+    int position, n; /* items released, items in all */
+    bool open, held;
+    int64_t positions, fetches; /* of earlier walks */
+    az_spread_stats stats;
+    /* The transport, under the lock of comm->progress. */
+    MPI_Comm lane;
+    MPI_Datatype block;
+    int fetch, n_fetches; /* the next, or under way; all that are to be done */
+    int done_blocks;      /* of each part of that fetch */
+    bool under_way;
+    MPI_Request request;
+    int *counts, *offsets; /* [n_nodes] */
+};
+
+/* The next thing that there is to do for a fetch, as a mover wants it. Local. */
+az_move az_spread_step(void *context);
 
 #endif

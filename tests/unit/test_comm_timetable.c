@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#include "comm/spread_priv.h"
+#include "comm/timetable.h"
 
 enum { MAX_N = 64, MAX_ITEMS = 12 };
 
