@@ -24,6 +24,7 @@
 enum { FEWEST_PAGES = 64 };
 
 /* ---- NUMA domains */
+
 enum { N_DOMAINS = 1024, WORD = 8 * sizeof(unsigned long) };
 
 /* The pages of this mapping's file lie on the domains that the process may use in turn. Where a
@@ -81,6 +82,7 @@ static bool gives(const char *word)
 }
 
 /* ---- files in memory */
+
 az_err az_pages_fail(size_t bytes)
 {
     return az_fail(AZ_EENV, "no memory for %s that the ranks of a node share: %s%s",
@@ -221,6 +223,7 @@ const char *az_shared_describe_pages(const az_shared *shared)
 }
 
 /* ---- estimates */
+
 size_t az_shared_guess_page(size_t bytes)
 {
     const size_t page = pool_page(), huge = read_meminfo("Hugepagesize") << 10;

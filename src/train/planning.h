@@ -16,7 +16,7 @@ typedef struct {
  * plan is everyone's. Fails with AZ_EINPUT where the job does not fit. Collective. */
 az_err az_planning_make(az_planning *planning, const az_engine *engine, const az_deck *deck,
                         const az_work_load *work);
-/* How the plan fills passes: groups and levels. limits: of micro-batches. Free opt_levels of
+/* How the plan fills passes: the largest micro-batches, groups and levels. Free opt_levels of
  * *out_options with az_free. Local. */
 az_err az_planning_get_pass(az_pass_options *out_options, const az_planning *planning,
                             const az_engine *engine);

@@ -162,8 +162,8 @@ static void warn_of_bits(const az_h5_reader *file, const char *path)
     az_str_fini(&what);
 }
 
-/* The adapter from an open file. By way of moments that are not needed, so
- * that the adapter is left alone where the file is damaged. */
+/* The adapter from an open file. By way of moments that are not needed, so that the adapter is left
+ * alone where the file is damaged. */
 static az_err read_adapter(az_checkpoint *c, az_h5_reader *file)
 {
     az_err err;
