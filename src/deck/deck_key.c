@@ -142,7 +142,7 @@ az_err az_key_add_expected(az_str *out, const az_key *key)
         err = az_str_add(out, "true or false");
         break;
     case AZ_TYPE_SIZE:
-        err = az_str_add(out, AZ_SIZE_FORM);
+        err = az_str_add(out, AZ_SIZE_FORM ", at least %s", az_format_bytes((double)key->ilo));
         break;
     case AZ_TYPE_STRING:
         err = az_str_add(out, "a string");

@@ -91,6 +91,7 @@ refused 'adze plan: --flops: found fast, expected operations a second' --flops f
 refused 'adze plan: --device: found tpu, expected cpu or gpu' --device tpu
 refused 'adze plan: --node: no such option; there are --nodes' --node 3
 refused 'run.memory: found 24G, expected a size such as 24GiB' run.memory=24G
+refused '2000000 (bytes), at least 1.00 MiB' run.memory=1MB
 refused 'config.json: cannot open' model.path="$tmp/none"
 sed -i 's/"llama"/"qwen3"/' "$tmp/model/config.json"
 refused 'model_type: found "qwen3", supported: llama'
