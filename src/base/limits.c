@@ -3,6 +3,7 @@
 
 #include "base/limits.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,15 +71,29 @@ static void look_at_groups(limit *l)
         fclose(f);
 }
 
-/* Slurm counts in MiB; 0 is all of the node. */
+/* A whole number in the environment, above 0; 0 where there is none, or something else. */
+static int64_t read_variable(const char *name)
+{
+    const char *text = getenv(name);
+    char *end;
+    if (text == NULL)
+        return 0;
+    errno = 0;
+    const long long v = strtoll(text, &end, 10);
+    return end != text && *end == '\0' && errno == 0 && v > 0 ? v : 0;
+}
+
+/* Slurm counts in MiB; 0 is all of the node. What is more than can be counted is no limit. */
 static void look_at_slurm(limit *l)
 {
-    const char *node = getenv("SLURM_MEM_PER_NODE"), *cpu = getenv("SLURM_MEM_PER_CPU");
-    const char *cpus = getenv("SLURM_CPUS_ON_NODE");
-    if (node != NULL && atoll(node) > 0)
-        lower(l, (int64_t)atoll(node) << 20, "SLURM_MEM_PER_NODE");
-    if (cpu != NULL && cpus != NULL && atoll(cpu) > 0 && atoll(cpus) > 0)
-        lower(l, (int64_t)(atoll(cpu) * atoll(cpus)) << 20, "SLURM_MEM_PER_CPU");
+    const int64_t node = read_variable("SLURM_MEM_PER_NODE");
+    int64_t each;
+    if (node > 0 && node <= INT64_MAX >> 20)
+        lower(l, node << 20, "SLURM_MEM_PER_NODE");
+    if (!__builtin_mul_overflow(read_variable("SLURM_MEM_PER_CPU"),
+                                read_variable("SLURM_CPUS_ON_NODE"), &each) &&
+        each > 0 && each <= INT64_MAX >> 20)
+        lower(l, each << 20, "SLURM_MEM_PER_CPU");
 }
 
 static void look_at_kernel(limit *l)

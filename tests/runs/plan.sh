@@ -103,6 +103,12 @@ timeout 60 ./adze plan "$src/tests/runs/exact.yaml" >"$tmp/log" 2>&1 || fail 'ex
 says 'less a reserve of'
 SLURM_MEM_PER_NODE=2048 timeout 60 ./adze plan "$src/tests/runs/exact.yaml" >"$tmp/log" 2>&1 || fail 'exact.yaml, Slurm'
 says '(SLURM_MEM_PER_NODE, 2.00 GiB, less a reserve of 128.00 MiB)'
+# What is no whole number is no limit.
+for words in SLURM_MEM_PER_NODE=2G SLURM_MEM_PER_NODE=1e3 SLURM_MEM_PER_NODE=99999999999999 'SLURM_MEM_PER_CPU=4294967296 SLURM_CPUS_ON_NODE=4294967296'; do
+    # shellcheck disable=SC2086
+    env $words timeout 60 ./adze plan "$src/tests/runs/exact.yaml" >"$tmp/log" 2>&1 || fail "exact.yaml, $words"
+    ! grep -q SLURM_MEM "$tmp/log" || fail "$words: a limit"
+done
 
 # A run moves what the plan says: five steps of two rounds on two nodes, weights cut over them.
 steps=(train.micro_batch_size=1 train.batch_size=8 train.max_steps=5 eval.file=null eval.steps=null shard.scope=world shard.slots=2 shard.accumulation=depth_first)
