@@ -220,6 +220,8 @@ static az_err watch(az_outdir *o, const sight *first, const az_holder *opt_holde
         if (*out_free)
             break;
         if (!is_unchanged(first, &now)) {
+            pause_for(LOOK); /* the time of a file that is written changes before its text */
+            look(&now, o->path);
             err = refuse(o, &now);
             break;
         }
