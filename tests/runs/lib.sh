@@ -22,6 +22,23 @@ adze() {
 losses() {
     grep -o '"\(eval_\)\?loss": [^,]*' "$1/metrics.jsonl"
 }
+# reference [key=value ...]: the run of one rank in $tmp/one, of the deck in $deck, with a checkpoint in its middle
+reference() {
+    adze 1 train "$deck" output.dir="$tmp/one" checkpoint.save_steps=10 "$@" || fail "one rank"
+    losses "$tmp/one" >"$tmp/losses"
+    [ "$(wc -l <"$tmp/losses")" = 23 ] || fail "not 20 steps and 3 evaluations"
+}
+# same N NODES [key=value ...]: a run of that deck on N ranks, which MPICH is told to see on so many nodes, into $tmp/out, gives the
+# reference's losses and adapter. With $from it goes on from a copy of that directory.
+same() {
+    local n=$1 nodes=$2 out=$tmp/out what="$*"
+    shift 2
+    rm -rf "$out"
+    [ -z "${from:-}" ] || cp -r "$from" "$out"
+    MPIR_CVAR_NUM_CLIQUES=$nodes adze "$n" train "$deck" output.dir="$out" "$@" || fail "$what"
+    losses "$out" | cmp -s "$tmp/losses" - || fail "$what: losses differ"
+    cmp -s "$tmp/one/adapter/adapter_model.safetensors" "$out/adapter/adapter_model.safetensors" || fail "$what: the adapter differs"
+}
 program=$(readlink -f ./adze)
 # ranks WORD: the processes of the program that have this argument. Quick, as runs are short: no process is started for others.
 ranks() {

@@ -4,18 +4,7 @@
 # and a run that goes on in another scope [8]. No process can write into what a node holds.
 . "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 deck=$src/tests/runs/exact.yaml
-adze 1 train "$deck" output.dir="$tmp/one" shard.scope=world checkpoint.save_steps=10 || fail "one rank"
-losses "$tmp/one" >"$tmp/losses"
-# same N NODES [key=value ...]: a run gives the same losses and adapter
-same() {
-    local n=$1 nodes=$2 out=$tmp/out what="$*"
-    shift 2
-    rm -rf "$out"
-    [ -z "${from:-}" ] || cp -r "$from" "$out"
-    MPIR_CVAR_NUM_CLIQUES=$nodes adze "$n" train "$deck" output.dir="$out" "$@" || fail "$what"
-    losses "$out" | cmp -s "$tmp/losses" - || fail "$what: losses differ"
-    cmp -s "$tmp/one/adapter/adapter_model.safetensors" "$out/adapter/adapter_model.safetensors" || fail "$what: the adapter differs"
-}
+reference shard.scope=world
 # received: what the summary says that a node has received
 received() {
     sed -nE 's/^gathers   [0-9,]* of ([0-9.]+ [A-Za-z]+) received by each node, waited .*/\1/p' "$tmp/log"
