@@ -2,12 +2,15 @@
 AC_DEFUN([AZ_SUMMARY], [
   AS_IF([test "x$have_cmocka" = xyes], [az_tests="yes, started with $MPIEXEC"],
     [az_tests="no unit tests: cmocka not found (libcmocka-dev)"])
+  AS_IF([test "$az_have_cuda" = no], [az_gpus="no: no CUDA toolkit (--with-cuda=DIR)"],
+    [test "$az_have_nccl" = no], [az_gpus="one a job: $NVCC, no NCCL (--with-nccl=DIR)"], [az_gpus="$NVCC $NVCCFLAGS"])
   AC_MSG_NOTICE([
   adze $PACKAGE_VERSION
     compiler    $CC $CFLAGS
     ours        $AZ_CFLAGS $OPENMP_CFLAGS
     BLAS        $BLAS_LIBS
     HDF5        $HDF5_LIBS
+    GPUs        $az_gpus
     debug       $enable_debug
     sanitizers  $enable_sanitize
     tests       $az_tests

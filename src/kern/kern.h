@@ -1,132 +1,54 @@
-/* kern: the numeric operations of training and generation, on the CPU.
+/* kern: the numeric operations of training and generation.
  *
- * Arrays are f32, row-major, on the host. Frozen weights come as views in the type of their file
- * (f32, f16, bf16) and are widened as they are used, in pieces that fit the cache. Each routine has
- * a plain twin in double precision, NAME_ref in kern_ref.h, that the tests hold against it and
- * differentiate by differences.
- *
- * Letters: N tokens, D model width, H query heads, G key/value heads, K head width, F feed-forward
- * width, V vocabulary, R adapter rank. All Local. Threads: OpenMP and the BLAS's own; BLAS is never
- * called inside a parallel region. For a given number of threads results are reproducible bit for
- * bit; sizes of pieces are constants. Nothing here allocates: scratch is handed in. */
+ * ops.h lists them. What a rank computes on, and in which type of activations, is an az_kern; its
+ * table is filled by the CPU's kernels (kern_cpu.h, _cpu) or by a backend's (backend.h, _cuda).
+ * Each has a plain twin in double precision, NAME_ref in kern_ref.h, that the tests hold against it
+ * and differentiate by differences. All Local. */
 #ifndef AZ_KERN_KERN_H
 #define AZ_KERN_KERN_H
 
 #include "base/base.h"
+#include "dev/dev.h"
+#include "kern/ops.h"
 
-/* ---- products (kern_gemm.c) ---- */
-
-/* C[M,N] = alpha op(A) op(B) + beta C. op is the transpose where trans_ is set; ld: elements from
- * row to row of the array as it lies in memory. 2 M N K flop. */
-void az_kern_gemm(bool trans_a, bool trans_b, int64_t M, int64_t N, int64_t K, float alpha,
-                  const float *A, int64_t lda, const float *B, int64_t ldb, float beta, float *C,
-                  int64_t ldc);
-
-/* Elements of scratch that az_kern_linear_* want, whatever the sizes. */
-size_t az_kern_linear_scratch(void);
-/* y[N,F] = x[N,D] W[F,D]' (+ b[F])       W, opt b: views; b.data NULL: none.
- * y overwritten. 2 N D F flop. */
-void az_kern_linear_forward(float *y, const float *x, az_view W, az_view b, int64_t N,
-                            float *scratch);
-/* dx[N,D] = (or +=, with add) dy[N,F] W[F,D]. */
-void az_kern_linear_backward(float *dx, const float *dy, az_view W, bool add, int64_t N,
-                             float *scratch);
-
-/* ---- rows and elements (kern_elem.c) ---- */
-
-/* For the rows [row0, row0 + piece.rows) of the embedding table that piece holds: x[n,:] = row
- * ids[n], for all n whose id lies in them. x [N,D]. */
-void az_kern_embed(float *x, az_view piece, int64_t row0, const int32_t *ids, int64_t N);
-/* y[n,:] = x[n,:] / sqrt(mean(x[n,:]^2) + eps) * w    rows of width D; y may not be x. */
-void az_kern_rmsnorm_forward(float *y, const float *x, az_view w, double eps, int64_t N, int64_t D);
-/* dx[N,D] += gradient through the norm of dy[N,D], x [N,D] the norm's input. No gradient of w. */
-void az_kern_rmsnorm_backward(float *dx, const float *dy, const float *x, az_view w, double eps,
-                              int64_t N, int64_t D);
-/* Rotary embedding in place, half-split pairs (j, j + K/2): x [N, heads, K], pos [N], table [P, K]:
- * cos of K/2 angles, then sin, for position p < P. inverse: rotate back (the gradient). */
-void az_kern_rope(float *x, const int32_t *pos, const float *table, int64_t N, int heads, int64_t K,
-                  bool inverse);
-/* a[i] = silu(g[i]) * u[i];  backward: dg, du from da; five arrays that do not overlap.
- * n elements. */
-void az_kern_silu_gate_forward(float *a, const float *g, const float *u, size_t n);
-void az_kern_silu_gate_backward(float *dg, float *du, const float *da, const float *g,
-                                const float *u, size_t n);
-/* y[i] += x[i] */
-void az_kern_add(float *y, const float *x, size_t n);
-/* Inverted dropout, y[n,d] = keep ? x[n,d] / (1-p) : 0, y may be x. keep is a function of (seed,
- * step, module, sample[n], pos[n], d) alone: word (pos * ceil(D/4) + d/4) of the stream, component
- * d%4, kept if its unit value >= p. The gradient is the same operation on dy. accumulate: y +=
- * instead. */
-void az_kern_dropout(float *y, const float *x, bool accumulate, double p, uint64_t seed,
-                     uint32_t step, uint32_t module, const uint32_t *sample, const int32_t *pos,
-                     int64_t N, int64_t D);
-
-/* ---- attention (kern_attention.c) ---- */
-
-/* One sequence: q_len query rows from q_row, k_len key rows from k_row. Query i sees keys 0 ..
- * k_len - q_len + i. */
+/* What decides the sizes and the bits of what is computed: the kind of device, and the type of
+ * activations. The CPU has f32 alone. */
 typedef struct {
-    int64_t q_row, q_len, k_row, k_len;
-} az_seq;
-/* Elements of scratch for sequences of at most longest keys. Linear in longest. */
-size_t az_kern_attention_scratch(int64_t longest, int H, int G, int64_t K);
-/* out[Nq,H,K] = softmax(q k' / sqrt(K)) v, causal, H/G query heads share a key head. q [Nq,H,K], k,
- * v [Nk,G,K]. lse [Nq,H]: log of the sum of exp of the scaled scores, for backward. Tiled over
- * queries: never the whole score matrix. */
-void az_kern_attention_forward(float *out, float *lse, const float *q, const float *k,
-                               const float *v, const az_seq *seqs, int n_seqs, int H, int G,
-                               int64_t K, float *scratch);
-/* dq [Nq,H,K], dk, dv [Nk,G,K] overwritten (for the rows of the sequences), from dout [Nq,H,K] and
- * what forward left. */
-void az_kern_attention_backward(float *dq, float *dk, float *dv, const float *dout,
-                                const float *out, const float *lse, const float *q, const float *k,
-                                const float *v, const az_seq *seqs, int n_seqs, int H, int G,
-                                int64_t K, float *scratch);
+    bool gpu;
+    az_dtype act;
+} az_numeric;
 
-/* ---- cross entropy over a vocabulary that comes in column pieces (kern_loss.c) ---- */
+typedef struct {
+    az_numeric numeric;
+    az_dev *dev;           /* borrowed */
+    const az_kern_ops *op; /* call: kern->op->add(kern->self, y, x, n) */
+    az_kern_self *self;
+} az_kern;
 
-/* Fold a piece of logits [N,C] (columns col0 .. col0+C of the vocabulary) into max[N], sum[N] (sum
- * of exp(logit - max)) and hit[N] (the logit at label[n], if it lies in the piece). Start with max
- * = -inf, sum = 0, hit = 0 (az_kern_loss_begin). */
-void az_kern_loss_begin(float *max, double *sum, float *hit, int64_t N);
-void az_kern_loss_fold(float *max, double *sum, float *hit, const float *logits,
-                       const int32_t *label, int64_t col0, int64_t N, int64_t C);
-/* Sum over n, in order, of log(sum) + max - hit: the negative log-likelihood. opt_each [N] also
- * gets every term. */
-double az_kern_loss_end(const float *max, const double *sum, const float *hit, float *opt_each,
-                        int64_t N);
-/* logits [N,C] -> scale * (softmax - onehot) in place. */
-void az_kern_loss_backward(float *logits, const float *max, const double *sum, const int32_t *label,
-                           double scale, int64_t col0, int64_t N, int64_t C);
+/* The operations on dev for activations of type act. Start from {0}. Refuses a type that the device
+ * has no operations for. */
+az_err az_kern_open(az_kern *kern, az_dev *dev, az_dtype act);
+void az_kern_close(az_kern *kern);
+/* Element i of an array of activations. */
+static inline void *az_kern_at(const az_kern *kern, const void *x, int64_t i)
+{
+    return (char *)(uintptr_t)x + (size_t)i * az_dtype_bytes(kern->numeric.act);
+}
 
-/* ---- exact sums and the optimizer (kern_optim.c) ---- */
+/* Bytes of scratch that the linear operations want, whatever the sizes. Pure. */
+size_t az_kern_linear_scratch(az_numeric numeric);
+/* Bytes of scratch for attention over sequences of at most longest keys. Linear in longest. Pure.
+ */
+size_t az_kern_attention_scratch(az_numeric numeric, int64_t longest, int H, int G, int64_t K);
+/* Tokens whose logits are held at a time: constants, so that no setting changes how a sum is split.
+ */
+static inline int64_t az_kern_head_tokens(az_numeric numeric)
+{
+    return numeric.gpu ? 1024 : 128;
+}
 
-/* Fixed point: one unit is 2^-50. A value that is not finite or whose magnitude is limit or more is
- * counted in *overflow and adds nothing; limit is at most AZ_FIXED_RANGE, divided by the number of
- * terms so that no sum can wrap. */
-#define AZ_FIXED_UNIT 0x1p-50
-#define AZ_FIXED_RANGE 8192.0
-/* sum[i] += round(x[i] / unit), ties to even. */
-void az_kern_fixed_add(int64_t *sum, const float *x, size_t n, double limit, int64_t *overflow);
-/* The same where other processes add to sum at the same time, each number as a whole. */
-void az_kern_fixed_add_shared(int64_t *sum, const float *x, size_t n, double limit,
-                              int64_t *overflow);
 /* The same for one double; returns the fixed-point value. */
 int64_t az_kern_to_fixed(double x, double limit, int64_t *overflow);
-/* out[b] = sum over block b of (g[i] * unit)^2 in double, in an order that depends on nothing but
- * the block's length; blocks of block elements, the last may be shorter. */
-void az_kern_square_blocks(double *out, const int64_t *g, size_t n, size_t block);
-
-typedef struct {
-    double lr, beta1, beta2, eps, weight_decay;
-    int64_t t; /* 1, 2, ...: number of this update */
-} az_adamw;
-/* AdamW as torch.optim.AdamW: g = fixed * unit * clip; p *= 1 - lr wd; m, v moments; p -=
- * lr/(1-b1^t) m / (sqrt(v)/sqrt(1-b2^t) + eps). p, m, v [n] f32 in place; arithmetic per element in
- * double, rounded to f32 once each. */
-void az_kern_adamw(float *p, float *m, float *v, const int64_t *fixed, double clip, size_t n,
-                   const az_adamw *o);
-
 /* ---- the library below (kern_blas.c) ---- */
 
 /* To be called first in main, before MPI starts: an OpenBLAS that took kernels older than this CPU

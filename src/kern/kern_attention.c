@@ -45,7 +45,7 @@ static int64_t padded(int64_t keys)
     return (keys + 15) / 16 * 16 + 16;
 }
 
-size_t az_kern_attention_scratch(int64_t longest, int H, int G, int64_t K)
+size_t az_kern_attention_scratch_cpu(int64_t longest, int H, int G, int64_t K)
 {
     int64_t rows = tile_queries(H, G) * (H / G);
     return (size_t)(2 * rows * padded(longest) + 3 * rows * K + rows);
@@ -141,8 +141,8 @@ static void unstack_rows(float *to, const float *from, const tile *t, int H, int
 static void fill_scores(float *scores, const float *q, const float *k, const tile *t, int g, int G,
                         int64_t K)
 {
-    az_kern_gemm(false, true, t->m, t->keys, K, (float)(1.0 / sqrt((double)K)), q, K,
-                 k + (t->seq->k_row * G + g) * K, G * K, 0.0f, scores, t->ld);
+    az_kern_gemm_cpu(false, true, t->m, t->keys, K, (float)(1.0 / sqrt((double)K)), q, K,
+                     k + (t->seq->k_row * G + g) * K, G * K, 0.0f, scores, t->ld);
 }
 
 static void forward_tile(float *out, float *lse, const float *q, const float *k, const float *v,
@@ -160,8 +160,8 @@ static void forward_tile(float *out, float *lse, const float *q, const float *k,
         lse[(t->q_row + i) * H + t->head0 + row % t->heads] = (float)((double)max + log(sum));
         s->a[row] = (float)(1.0 / sum);
     }
-    az_kern_gemm(false, false, t->m, K, t->keys, 1.0f, s->scores, t->ld,
-                 v + (t->seq->k_row * G + g) * K, G * K, 0.0f, s->y, K);
+    az_kern_gemm_cpu(false, false, t->m, K, t->keys, 1.0f, s->scores, t->ld,
+                     v + (t->seq->k_row * G + g) * K, G * K, 0.0f, s->y, K);
     for (int64_t row = 0; row < t->m; row++)
         scale_row(s->y + row * K, s->a[row], K);
     unstack_rows(out, s->y, t, H, K);
@@ -221,9 +221,9 @@ static bool is_one_row(const az_seq *seq, int H, int G)
 }
 
 /* (numerics, eq. 12-13) */
-void az_kern_attention_forward(float *out, float *lse, const float *q, const float *k,
-                               const float *v, const az_seq *seqs, int n_seqs, int H, int G,
-                               int64_t K, float *scratch)
+void az_kern_attention_forward_cpu(float *out, float *lse, const float *q, const float *k,
+                                   const float *v, const az_seq *seqs, int n_seqs, int H, int G,
+                                   int64_t K, float *scratch)
 {
     AZ_ASSERT(G > 0 && H % G == 0);
     pieces s = carve(scratch, seqs, n_seqs, H, G, K);
@@ -251,8 +251,8 @@ static void backward_tile(float *dq, float *dk, float *dv, const float *dout, co
     stack_rows(s->dout, dout, t, H, K);
     stack_rows(s->y, out, t, H, K);
     fill_scores(s->scores, s->q, k, t, g, G, K);
-    az_kern_gemm(false, true, t->m, t->keys, K, 1.0f, s->dout, K, v + key0, G * K, 0.0f, s->dscores,
-                 t->ld);
+    az_kern_gemm_cpu(false, true, t->m, t->keys, K, 1.0f, s->dout, K, v + key0, G * K, 0.0f,
+                     s->dscores, t->ld);
 #pragma omp parallel for schedule(static) if (t->m * t->keys > AZ_KERN_PARALLEL)
     for (int64_t row = 0; row < t->m; row++) {
         float *p = s->scores + row * t->ld, *ds = s->dscores + row * t->ld;
@@ -263,20 +263,20 @@ static void backward_tile(float *dq, float *dk, float *dv, const float *dout, co
         memset(p + seen, 0, (size_t)(t->keys - seen) * sizeof *p);
         memset(ds + seen, 0, (size_t)(t->keys - seen) * sizeof *ds);
     }
-    az_kern_gemm(true, false, t->keys, K, t->m, 1.0f, s->scores, t->ld, s->dout, K, 1.0f, dv + key0,
-                 G * K);
-    az_kern_gemm(true, false, t->keys, K, t->m, 1.0f, s->dscores, t->ld, s->q, K, 1.0f, dk + key0,
-                 G * K);
-    az_kern_gemm(false, false, t->m, K, t->keys, 1.0f, s->dscores, t->ld, k + key0, G * K, 0.0f,
-                 s->y, K);
+    az_kern_gemm_cpu(true, false, t->keys, K, t->m, 1.0f, s->scores, t->ld, s->dout, K, 1.0f,
+                     dv + key0, G * K);
+    az_kern_gemm_cpu(true, false, t->keys, K, t->m, 1.0f, s->dscores, t->ld, s->q, K, 1.0f,
+                     dk + key0, G * K);
+    az_kern_gemm_cpu(false, false, t->m, K, t->keys, 1.0f, s->dscores, t->ld, k + key0, G * K, 0.0f,
+                     s->y, K);
     unstack_rows(dq, s->y, t, H, K);
 }
 
 /* (numerics, eq. 14) */
-void az_kern_attention_backward(float *dq, float *dk, float *dv, const float *dout,
-                                const float *out, const float *lse, const float *q, const float *k,
-                                const float *v, const az_seq *seqs, int n_seqs, int H, int G,
-                                int64_t K, float *scratch)
+void az_kern_attention_backward_cpu(float *dq, float *dk, float *dv, const float *dout,
+                                    const float *out, const float *lse, const float *q,
+                                    const float *k, const float *v, const az_seq *seqs, int n_seqs,
+                                    int H, int G, int64_t K, float *scratch)
 {
     AZ_ASSERT(G > 0 && H % G == 0);
     pieces s = carve(scratch, seqs, n_seqs, H, G, K);

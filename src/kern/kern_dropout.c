@@ -153,14 +153,14 @@ AZ_HOT static void mask(float *y, const float *x, const uint32_t *restrict words
 
 /* y (+)= x m / (1 - p)   (numerics, eq. 11)
  * u 2^-24 >= p for the upper 24 bits u of a word is the same as u >= ceil(p 2^24). */
-void az_kern_dropout(float *y, const float *x, bool accumulate, double p, uint64_t seed,
-                     uint32_t step, uint32_t module, const uint32_t *sample, const int32_t *pos,
-                     int64_t N, int64_t D)
+void az_kern_dropout_cpu(float *y, const float *x, bool accumulate, double p, uint64_t seed,
+                         uint32_t step, uint32_t module, const uint32_t *sample, const int32_t *pos,
+                         int64_t N, int64_t D)
 {
     AZ_ASSERT(p >= 0 && p < 1);
     if (p == 0) {
         if (accumulate)
-            az_kern_add(y, x, (size_t)(N * D));
+            az_kern_add_cpu(y, x, (size_t)(N * D));
         else if (y != x)
             memcpy(y, x, (size_t)(N * D) * sizeof *y);
         return;

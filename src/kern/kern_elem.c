@@ -83,7 +83,7 @@ static const float *vector_piece(az_view w, int64_t i, int64_t n, float *buffer)
     return buffer;
 }
 
-void az_kern_embed(float *x, az_view piece, int64_t row0, const int32_t *ids, int64_t N)
+void az_kern_embed_cpu(float *x, az_view piece, int64_t row0, const int32_t *ids, int64_t N)
 {
     int64_t D = piece.cols;
 #pragma omp parallel for schedule(static) if (N * D > AZ_KERN_PARALLEL)
@@ -130,7 +130,8 @@ AZ_HOT static void norm_apply_gradient(float *restrict dx, const float *restrict
 }
 
 /* (numerics, eq. 6) */
-void az_kern_rmsnorm_forward(float *y, const float *x, az_view w, double eps, int64_t N, int64_t D)
+void az_kern_rmsnorm_forward_cpu(float *y, const float *x, az_view w, double eps, int64_t N,
+                                 int64_t D)
 {
 #pragma omp parallel for schedule(static) if (N * D > AZ_KERN_PARALLEL)
     for (int64_t n = 0; n < N; n++) {
@@ -145,8 +146,8 @@ void az_kern_rmsnorm_forward(float *y, const float *x, az_view w, double eps, in
 }
 
 /* dx += r w dy - r^3 / D x sum(x w dy)   (numerics, eq. 7) */
-void az_kern_rmsnorm_backward(float *dx, const float *dy, const float *x, az_view w, double eps,
-                              int64_t N, int64_t D)
+void az_kern_rmsnorm_backward_cpu(float *dx, const float *dy, const float *x, az_view w, double eps,
+                                  int64_t N, int64_t D)
 {
 #pragma omp parallel for schedule(static) if (N * D > AZ_KERN_PARALLEL)
     for (int64_t n = 0; n < N; n++) {
@@ -179,8 +180,8 @@ AZ_HOT static void rotate(float *restrict low, float *restrict high, const float
 }
 
 /* (numerics, eq. 8) */
-void az_kern_rope(float *x, const int32_t *pos, const float *table, int64_t N, int heads, int64_t K,
-                  bool inverse)
+void az_kern_rope_cpu(float *x, const int32_t *pos, const float *table, int64_t N, int heads,
+                      int64_t K, bool inverse)
 {
     int64_t half = K / 2;
     float sign = inverse ? -1.0f : 1.0f;
@@ -214,7 +215,7 @@ AZ_HOT static void gate_backward(float *restrict dg, float *restrict du, const f
 }
 
 /* (numerics, eq. 9) */
-void az_kern_silu_gate_forward(float *a, const float *g, const float *u, size_t n)
+void az_kern_silu_gate_forward_cpu(float *a, const float *g, const float *u, size_t n)
 {
     int64_t blocks = az_ceil_div((int64_t)n, AZ_KERN_BLOCK);
 #pragma omp parallel for schedule(static) if (n > AZ_KERN_PARALLEL)
@@ -225,8 +226,8 @@ void az_kern_silu_gate_forward(float *a, const float *g, const float *u, size_t 
 }
 
 /* (numerics, eq. 10) */
-void az_kern_silu_gate_backward(float *dg, float *du, const float *da, const float *g,
-                                const float *u, size_t n)
+void az_kern_silu_gate_backward_cpu(float *dg, float *du, const float *da, const float *g,
+                                    const float *u, size_t n)
 {
     int64_t blocks = az_ceil_div((int64_t)n, AZ_KERN_BLOCK);
 #pragma omp parallel for schedule(static) if (n > AZ_KERN_PARALLEL)
@@ -244,7 +245,7 @@ AZ_HOT static void add(float *restrict y, const float *restrict x, size_t n)
         y[i] += x[i];
 }
 
-void az_kern_add(float *y, const float *x, size_t n)
+void az_kern_add_cpu(float *y, const float *x, size_t n)
 {
     int64_t blocks = az_ceil_div((int64_t)n, AZ_KERN_BLOCK);
 #pragma omp parallel for schedule(static) if (n > AZ_KERN_PARALLEL)

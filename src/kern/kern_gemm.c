@@ -29,9 +29,9 @@
 #define FEW 4
 #define FEW_PIECE 2048
 
-void az_kern_gemm_limited(bool trans_a, bool trans_b, int64_t M, int64_t N, int64_t K, float alpha,
-                          const float *A, int64_t lda, const float *B, int64_t ldb, float beta,
-                          float *C, int64_t ldc, int64_t limit)
+void az_kern_gemm_limited_cpu(bool trans_a, bool trans_b, int64_t M, int64_t N, int64_t K,
+                              float alpha, const float *A, int64_t lda, const float *B, int64_t ldb,
+                              float beta, float *C, int64_t ldc, int64_t limit)
 {
     AZ_ASSERT(lda <= INT_MAX && ldb <= INT_MAX && ldc <= INT_MAX);
 #if defined(AZ_DEBUG) && defined(_OPENMP)
@@ -57,14 +57,15 @@ void az_kern_gemm_limited(bool trans_a, bool trans_b, int64_t M, int64_t N, int6
     }
 }
 
-void az_kern_gemm(bool trans_a, bool trans_b, int64_t M, int64_t N, int64_t K, float alpha,
-                  const float *A, int64_t lda, const float *B, int64_t ldb, float beta, float *C,
-                  int64_t ldc)
+void az_kern_gemm_cpu(bool trans_a, bool trans_b, int64_t M, int64_t N, int64_t K, float alpha,
+                      const float *A, int64_t lda, const float *B, int64_t ldb, float beta,
+                      float *C, int64_t ldc)
 {
-    az_kern_gemm_limited(trans_a, trans_b, M, N, K, alpha, A, lda, B, ldb, beta, C, ldc, 1 << 30);
+    az_kern_gemm_limited_cpu(trans_a, trans_b, M, N, K, alpha, A, lda, B, ldb, beta, C, ldc,
+                             1 << 30);
 }
 
-size_t az_kern_linear_scratch(void)
+size_t az_kern_linear_scratch_cpu(void)
 {
     return PANEL;
 }
@@ -159,8 +160,8 @@ static void forward_few(float *y, const float *x, az_view W, int64_t N)
 
 /* y[N,F] = x[N,D] W[F,D]' + b[F]   (numerics, eq. 4)
  * Panels are columns of y; the sum over D is the BLAS's, split where D > FORWARD_WHOLE. */
-void az_kern_linear_forward(float *y, const float *x, az_view W, az_view b, int64_t N,
-                            float *scratch)
+void az_kern_linear_forward_cpu(float *y, const float *x, az_view W, az_view b, int64_t N,
+                                float *scratch)
 {
     int64_t F = W.rows, D = W.cols;
     if (N == 0)
@@ -181,8 +182,8 @@ void az_kern_linear_forward(float *y, const float *x, az_view W, az_view b, int6
         for (int64_t d = 0; d < D; d += p.cols) {
             p = panel_at(W, f, d, FORWARD_WHOLE, FORWARD_PIECE);
             panel_load(&p, W, scratch);
-            az_kern_gemm(false, true, N, p.rows, p.cols, 1.0f, x + d, D, p.data, p.ld,
-                         d == 0 && b.data == NULL ? 0.0f : 1.0f, y + f, F);
+            az_kern_gemm_cpu(false, true, N, p.rows, p.cols, 1.0f, x + d, D, p.data, p.ld,
+                             d == 0 && b.data == NULL ? 0.0f : 1.0f, y + f, F);
         }
         f += p.rows;
     }
@@ -190,8 +191,8 @@ void az_kern_linear_forward(float *y, const float *x, az_view W, az_view b, int6
 
 /* dx[N,D] (+)= dy[N,F] W[F,D]   (numerics, eq. 5)
  * Panels are parts of the sum over F, added in order of f. */
-void az_kern_linear_backward(float *dx, const float *dy, az_view W, bool add, int64_t N,
-                             float *scratch)
+void az_kern_linear_backward_cpu(float *dx, const float *dy, az_view W, bool add, int64_t N,
+                                 float *scratch)
 {
     int64_t F = W.rows, D = W.cols;
     if (N == 0)
@@ -201,8 +202,8 @@ void az_kern_linear_backward(float *dx, const float *dy, az_view W, bool add, in
         for (int64_t d = 0; d < D; d += p.cols) {
             p = panel_at(W, f, d, BACKWARD_WHOLE, BACKWARD_PIECE);
             panel_load(&p, W, scratch);
-            az_kern_gemm(false, false, N, p.cols, p.rows, 1.0f, dy + f, F, p.data, p.ld,
-                         f == 0 && !add ? 0.0f : 1.0f, dx + d, D);
+            az_kern_gemm_cpu(false, false, N, p.cols, p.rows, 1.0f, dy + f, F, p.data, p.ld,
+                             f == 0 && !add ? 0.0f : 1.0f, dx + d, D);
         }
         f += p.rows;
     }

@@ -41,7 +41,7 @@ AZ_HOT static void to_gradient(float *x, float shift, float scale, int64_t n)
         x[i] = az_kern_expf(x[i] - shift) * scale;
 }
 
-void az_kern_loss_begin(float *max, double *sum, float *hit, int64_t N)
+void az_kern_loss_begin_cpu(float *max, double *sum, float *hit, int64_t N)
 {
     for (int64_t n = 0; n < N; n++) {
         max[n] = -INFINITY;
@@ -51,8 +51,8 @@ void az_kern_loss_begin(float *max, double *sum, float *hit, int64_t N)
 }
 
 /* (numerics, eq. 15) */
-void az_kern_loss_fold(float *max, double *sum, float *hit, const float *logits,
-                       const int32_t *label, int64_t col0, int64_t N, int64_t C)
+void az_kern_loss_fold_cpu(float *max, double *sum, float *hit, const float *logits,
+                           const int32_t *label, int64_t col0, int64_t N, int64_t C)
 {
 #pragma omp parallel for schedule(static) if (N * C > AZ_KERN_PARALLEL)
     for (int64_t n = 0; n < N; n++) {
@@ -71,8 +71,8 @@ void az_kern_loss_fold(float *max, double *sum, float *hit, const float *logits,
 }
 
 /* (numerics, eq. 16) */
-double az_kern_loss_end(const float *max, const double *sum, const float *hit, float *opt_each,
-                        int64_t N)
+double az_kern_loss_end_cpu(const float *max, const double *sum, const float *hit, float *opt_each,
+                            int64_t N)
 {
     double total = 0;
     for (int64_t n = 0; n < N; n++) {
@@ -85,8 +85,9 @@ double az_kern_loss_end(const float *max, const double *sum, const float *hit, f
 }
 
 /* (numerics, eq. 17) */
-void az_kern_loss_backward(float *logits, const float *max, const double *sum, const int32_t *label,
-                           double scale, int64_t col0, int64_t N, int64_t C)
+void az_kern_loss_backward_cpu(float *logits, const float *max, const double *sum,
+                               const int32_t *label, double scale, int64_t col0, int64_t N,
+                               int64_t C)
 {
 #pragma omp parallel for schedule(static) if (N * C > AZ_KERN_PARALLEL)
     for (int64_t n = 0; n < N; n++) {

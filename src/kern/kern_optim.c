@@ -43,7 +43,7 @@ AZ_HOT static int64_t fixed_add(int64_t *restrict sum, const float *restrict x, 
     return bad;
 }
 
-void az_kern_fixed_add(int64_t *sum, const float *x, size_t n, double limit, int64_t *overflow)
+void az_kern_fixed_add_cpu(int64_t *sum, const float *x, size_t n, double limit, int64_t *overflow)
 {
     AZ_ASSERT(limit <= AZ_FIXED_RANGE);
     int64_t blocks = az_ceil_div((int64_t)n, AZ_KERN_BLOCK), bad = 0;
@@ -70,8 +70,8 @@ static int64_t fixed_add_shared(int64_t *sum, const float *x, double limit, size
     return bad;
 }
 
-void az_kern_fixed_add_shared(int64_t *sum, const float *x, size_t n, double limit,
-                              int64_t *overflow)
+void az_kern_fixed_add_shared_cpu(int64_t *sum, const float *x, size_t n, double limit,
+                                  int64_t *overflow)
 {
     AZ_ASSERT(limit <= AZ_FIXED_RANGE);
     int64_t blocks = az_ceil_div((int64_t)n, AZ_KERN_BLOCK), bad = 0;
@@ -108,7 +108,7 @@ static double sum_of_squares(const int64_t *g, size_t n)
     return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
 }
 
-void az_kern_square_blocks(double *out, const int64_t *g, size_t n, size_t block)
+void az_kern_square_blocks_cpu(double *out, const int64_t *g, size_t n, size_t block)
 {
     AZ_ASSERT(block > 0);
     int64_t blocks = (int64_t)((n + block - 1) / block);
@@ -141,8 +141,8 @@ AZ_HOT static void update(float *restrict p, float *restrict m, float *restrict 
 }
 
 /* (numerics, eq. 20-23) */
-void az_kern_adamw(float *p, float *m, float *v, const int64_t *fixed, double clip, size_t n,
-                   const az_adamw *o)
+void az_kern_adamw_cpu(float *p, float *m, float *v, const int64_t *fixed, double clip, size_t n,
+                       const az_adamw *o)
 {
     AZ_ASSERT(o->t >= 1);
     const double t = (double)o->t, unit = AZ_FIXED_UNIT * clip;

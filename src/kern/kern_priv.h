@@ -2,7 +2,7 @@
 #ifndef AZ_KERN_KERN_PRIV_H
 #define AZ_KERN_KERN_PRIV_H
 
-#include "kern/kern.h"
+#include "kern/kern_cpu.h"
 
 /* The build has no -march flag, so that one binary serves a whole cluster. A loop whose speed
  * matters is compiled three times and the CPU's version is bound when the program starts. The same
@@ -59,13 +59,15 @@ static inline float az_kern_expf(float x)
 }
 
 /* az_widen, compiled for the CPU. */
+/* The table that kern_cpu.c fills. */
+extern const az_kern_ops az_kern_ops_cpu;
 void az_kern_widen(float *dst, const void *src, az_dtype t, size_t n);
 /* The largest of n values, -inf for none; NaN is passed over. */
 float az_kern_largest(const float *x, int64_t n);
-/* az_kern_gemm with each call of the BLAS kept to at most limit in every dimension. */
-void az_kern_gemm_limited(bool trans_a, bool trans_b, int64_t M, int64_t N, int64_t K, float alpha,
-                          const float *A, int64_t lda, const float *B, int64_t ldb, float beta,
-                          float *C, int64_t ldc, int64_t limit);
+/* az_kern_gemm_cpu with each call of the BLAS kept to at most limit in every dimension. */
+void az_kern_gemm_limited_cpu(bool trans_a, bool trans_b, int64_t M, int64_t N, int64_t K,
+                              float alpha, const float *A, int64_t lda, const float *B, int64_t ldb,
+                              float beta, float *C, int64_t ldc, int64_t limit);
 /* words[4 j ...]: what az_philox gives for the counter (a0 + j, b, c, d), j < n, with vectors of at
  * most widest bits (0, 256, 512). Whole groups are written: room for n rounded up to 32 counters.
  */

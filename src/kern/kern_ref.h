@@ -5,7 +5,7 @@
 #ifndef AZ_KERN_KERN_REF_H
 #define AZ_KERN_KERN_REF_H
 
-#include "kern/kern.h"
+#include "kern/kern_cpu.h"
 
 /* ---- kern_ref_elem.c ---- */
 

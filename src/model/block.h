@@ -5,7 +5,7 @@
 #define AZ_MODEL_BLOCK_H
 
 #include "base/base.h"
-#include "kern/kern.h"
+#include "kern/kern_cpu.h"
 #include "lora/pair.h"
 #include "model/config.h"
 

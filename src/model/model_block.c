@@ -94,9 +94,10 @@ void az_work_carve(az_work *work, az_arena *arena, const az_config *config, int6
     widest = widest > hk ? widest : hk;
     const float *rope = work->rope;
     *work = (az_work){.rope = rope};
-    work->linear_scratch = az_arena_take(arena, az_kern_linear_scratch(), sizeof(float));
+    work->linear_scratch = az_arena_take(arena, az_kern_linear_scratch_cpu(), sizeof(float));
     work->attention_scratch = az_arena_take(
-        arena, az_kern_attention_scratch(longest, config->H, config->G, config->K), sizeof(float));
+        arena, az_kern_attention_scratch_cpu(longest, config->H, config->G, config->K),
+        sizeof(float));
     if (N_back == 0)
         return;
     if (dropout)
@@ -127,8 +128,8 @@ static void linear(float *opt_y, const float *x, int kind, const context *c)
     const az_adapter *ad = &c->ads[kind];
     az_work *w = c->work;
     if (opt_y != NULL)
-        az_kern_linear_forward(opt_y, x, c->layer->weight[kind], c->layer->bias[kind], c->tokens->N,
-                               w->linear_scratch);
+        az_kern_linear_forward_cpu(opt_y, x, c->layer->weight[kind], c->layer->bias[kind],
+                                   c->tokens->N, w->linear_scratch);
     if (ad->R > 0)
         az_pair_forward(opt_y, c->acts->t[kind], x, ad, &c->tokens->dropout, c->tokens->N,
                         w->dropped);
@@ -142,8 +143,8 @@ static void linear_backward(float *opt_dx, const float *dy, const float *x, int 
     const az_adapter *ad = &c->ads[kind];
     az_work *w = c->work;
     if (opt_dx != NULL)
-        az_kern_linear_backward(opt_dx, dy, c->layer->weight[kind], add, c->tokens->N,
-                                w->linear_scratch);
+        az_kern_linear_backward_cpu(opt_dx, dy, c->layer->weight[kind], add, c->tokens->N,
+                                    w->linear_scratch);
     if (ad->R > 0)
         az_pair_backward(opt_dx, dy, x, c->acts->t[kind], ad, &c->tokens->dropout, c->tokens->N,
                          w->dt, w->dropped);
@@ -167,8 +168,8 @@ static void project(const float *n1, const az_config *config, const context *c)
     linear(a->q, n1, AZ_Q, c);
     linear(a->k, n1, AZ_K, c);
     linear(a->v, n1, AZ_V, c);
-    az_kern_rope(a->q, tokens->pos, c->work->rope, tokens->N, config->H, config->K, false);
-    az_kern_rope(a->k, tokens->pos, c->work->rope, tokens->N, config->G, config->K, false);
+    az_kern_rope_cpu(a->q, tokens->pos, c->work->rope, tokens->N, config->H, config->K, false);
+    az_kern_rope_cpu(a->k, tokens->pos, c->work->rope, tokens->N, config->G, config->K, false);
     if (tokens->opt_cache_k != NULL)
         fill_cache(config, tokens, a);
 }
@@ -178,9 +179,9 @@ static void attend(const az_config *config, const context *c)
     const az_acts *a = c->acts;
     const az_tokens *tokens = c->tokens;
     const bool cached = tokens->opt_cache_k != NULL;
-    az_kern_attention_forward(a->att, a->lse, a->q, cached ? tokens->opt_cache_k : a->k,
-                              cached ? tokens->opt_cache_v : a->v, tokens->seqs, tokens->n_seqs,
-                              config->H, config->G, config->K, c->work->attention_scratch);
+    az_kern_attention_forward_cpu(a->att, a->lse, a->q, cached ? tokens->opt_cache_k : a->k,
+                                  cached ? tokens->opt_cache_v : a->v, tokens->seqs, tokens->n_seqs,
+                                  config->H, config->G, config->K, c->work->attention_scratch);
 }
 
 void az_layer_forward(float *opt_out, const float *x, const az_config *config,
@@ -198,27 +199,27 @@ void az_layer_forward(float *opt_out, const float *x, const az_config *config,
             run |= s >> 1 & ~have;
 
     if (run & AZ_STAGE_NORM1)
-        az_kern_rmsnorm_forward(a->n1, x, layer->norm1, config->norm_eps, N, D);
+        az_kern_rmsnorm_forward_cpu(a->n1, x, layer->norm1, config->norm_eps, N, D);
     if (run & AZ_STAGE_QKV)
         project(a->n1, config, &c);
     if (run & AZ_STAGE_ATTENTION)
         attend(config, &c);
     if (run & AZ_STAGE_O) {
         linear(a->h, a->att, AZ_O, &c);
-        az_kern_add(a->h, x, (size_t)(N * D));
+        az_kern_add_cpu(a->h, x, (size_t)(N * D));
     }
     if (run & AZ_STAGE_NORM2)
-        az_kern_rmsnorm_forward(a->n2, a->h, layer->norm2, config->norm_eps, N, D);
+        az_kern_rmsnorm_forward_cpu(a->n2, a->h, layer->norm2, config->norm_eps, N, D);
     if (run & AZ_STAGE_GATE_UP) {
         linear(a->g, a->n2, AZ_GATE, &c);
         linear(a->u, a->n2, AZ_UP, &c);
     }
     if (run & AZ_STAGE_SILU)
-        az_kern_silu_gate_forward(a->a, a->g, a->u, (size_t)(N * config->F));
+        az_kern_silu_gate_forward_cpu(a->a, a->g, a->u, (size_t)(N * config->F));
     if (run & AZ_STAGE_DOWN)
         linear(opt_out, a->a, AZ_DOWN, &c);
     if (opt_out != NULL)
-        az_kern_add(opt_out, a->h, (size_t)(N * D));
+        az_kern_add_cpu(opt_out, a->h, (size_t)(N * D));
 }
 
 void az_layer_backward(float *d, const float *x, const az_config *config, const az_layer *layer,
@@ -236,27 +237,28 @@ void az_layer_backward(float *d, const float *x, const az_config *config, const 
     linear_backward(WANTED(3) ? work->da : NULL, d, a->a, AZ_DOWN, false, &c);
     if (!WANTED(3))
         return;
-    az_kern_silu_gate_backward(work->dg, work->du, work->da, a->g, a->u, (size_t)(N * config->F));
+    az_kern_silu_gate_backward_cpu(work->dg, work->du, work->da, a->g, a->u,
+                                   (size_t)(N * config->F));
     float *dn = WANTED(2) ? work->dn : NULL;
     linear_backward(dn, work->dg, a->n2, AZ_GATE, false, &c);
     linear_backward(dn, work->du, a->n2, AZ_UP, true, &c);
     if (!WANTED(2))
         return;
-    az_kern_rmsnorm_backward(d, dn, a->h, layer->norm2, config->norm_eps, N, D);
+    az_kern_rmsnorm_backward_cpu(d, dn, a->h, layer->norm2, config->norm_eps, N, D);
 
     linear_backward(WANTED(1) ? work->datt : NULL, d, a->att, AZ_O, false, &c);
     if (!WANTED(1))
         return;
-    az_kern_attention_backward(work->dq, work->dk, work->dv, work->datt, a->att, a->lse, a->q, a->k,
-                               a->v, tokens->seqs, tokens->n_seqs, config->H, config->G, K,
-                               work->attention_scratch);
-    az_kern_rope(work->dq, tokens->pos, work->rope, N, config->H, K, true);
-    az_kern_rope(work->dk, tokens->pos, work->rope, N, config->G, K, true);
+    az_kern_attention_backward_cpu(work->dq, work->dk, work->dv, work->datt, a->att, a->lse, a->q,
+                                   a->k, a->v, tokens->seqs, tokens->n_seqs, config->H, config->G,
+                                   K, work->attention_scratch);
+    az_kern_rope_cpu(work->dq, tokens->pos, work->rope, N, config->H, K, true);
+    az_kern_rope_cpu(work->dk, tokens->pos, work->rope, N, config->G, K, true);
     dn = WANTED(0) ? work->dn : NULL;
     linear_backward(dn, work->dq, a->n1, AZ_Q, false, &c);
     linear_backward(dn, work->dk, a->n1, AZ_K, true, &c);
     linear_backward(dn, work->dv, a->n1, AZ_V, true, &c);
     if (WANTED(0))
-        az_kern_rmsnorm_backward(d, dn, x, layer->norm1, config->norm_eps, N, D);
+        az_kern_rmsnorm_backward_cpu(d, dn, x, layer->norm1, config->norm_eps, N, D);
 #undef WANTED
 }

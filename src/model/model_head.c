@@ -25,7 +25,7 @@ void az_head_carve(az_head *head, az_arena *arena, const az_config *config, int6
         return;
     }
     head->logits = az_arena_take(arena, (size_t)(AZ_HEAD_TOKENS * rows), sizeof(float));
-    head->linear_scratch = az_arena_take(arena, az_kern_linear_scratch(), sizeof(float));
+    head->linear_scratch = az_arena_take(arena, az_kern_linear_scratch_cpu(), sizeof(float));
 }
 
 static const az_view no_bias;
@@ -37,16 +37,16 @@ void az_head_begin(az_head *head, const float *h, az_view norm, const int64_t *r
     AZ_ASSERT(n_targets <= head->N);
     for (int64_t i = 0; i < n_targets; i++)
         memcpy(head->x + (size_t)i * D, h + (size_t)rows[i] * D, D * sizeof(float));
-    az_kern_rmsnorm_forward(head->n, head->x, norm, config->norm_eps, n_targets, config->D);
-    az_kern_loss_begin(head->max, head->sum, head->hit, n_targets);
+    az_kern_rmsnorm_forward_cpu(head->n, head->x, norm, config->norm_eps, n_targets, config->D);
+    az_kern_loss_begin_cpu(head->max, head->sum, head->hit, n_targets);
 }
 
 /* Logits of targets [i, i+n) against a piece. */
 static void fill_logits(az_head *head, az_view piece, int64_t i, int64_t n, const az_config *config)
 {
     AZ_ASSERT(piece.rows <= head->rows);
-    az_kern_linear_forward(head->logits, head->n + i * config->D, piece, no_bias, n,
-                           head->linear_scratch);
+    az_kern_linear_forward_cpu(head->logits, head->n + i * config->D, piece, no_bias, n,
+                               head->linear_scratch);
 }
 
 void az_head_logits(float *logits, az_head *head, az_view piece, int64_t row0, int64_t n_rows,
@@ -64,17 +64,17 @@ void az_head_logits(float *logits, az_head *head, az_view piece, int64_t row0, i
 static void fold(az_head *head, az_view piece, int64_t row0, const int32_t *labels, int64_t i,
                  int64_t n)
 {
-    az_kern_loss_fold(head->max + i, head->sum + i, head->hit + i, head->logits, labels + i, row0,
-                      n, piece.rows);
+    az_kern_loss_fold_cpu(head->max + i, head->sum + i, head->hit + i, head->logits, labels + i,
+                          row0, n, piece.rows);
 }
 
 static void add_gradient(az_head *head, az_view piece, int64_t row0, const int32_t *labels,
                          int64_t i, int64_t n, double scale, bool first, const az_config *config)
 {
-    az_kern_loss_backward(head->logits, head->max + i, head->sum + i, labels + i, scale, row0, n,
-                          piece.rows);
-    az_kern_linear_backward(head->dn + i * config->D, head->logits, piece, !first, n,
-                            head->linear_scratch);
+    az_kern_loss_backward_cpu(head->logits, head->max + i, head->sum + i, labels + i, scale, row0,
+                              n, piece.rows);
+    az_kern_linear_backward_cpu(head->dn + i * config->D, head->logits, piece, !first, n,
+                                head->linear_scratch);
 }
 
 void az_head_forward(az_head *head, az_view piece, int64_t row0, const int32_t *labels,
@@ -89,7 +89,7 @@ void az_head_forward(az_head *head, az_view piece, int64_t row0, const int32_t *
 
 double az_head_loss(az_head *head, int64_t n_targets)
 {
-    return az_kern_loss_end(head->max, head->sum, head->hit, NULL, n_targets);
+    return az_kern_loss_end_cpu(head->max, head->sum, head->hit, NULL, n_targets);
 }
 
 void az_head_backward(az_head *head, az_view piece, int64_t row0, const int32_t *labels,
@@ -122,8 +122,8 @@ void az_head_end(float *dh, az_head *head, az_view norm, const int64_t *rows, in
     memset(dh, 0, (size_t)N * D * sizeof(float));
     /* n is no longer needed: it takes the gradient through the norm. */
     memset(head->n, 0, (size_t)n_targets * D * sizeof(float));
-    az_kern_rmsnorm_backward(head->n, head->dn, head->x, norm, config->norm_eps, n_targets,
-                             config->D);
+    az_kern_rmsnorm_backward_cpu(head->n, head->dn, head->x, norm, config->norm_eps, n_targets,
+                                 config->D);
     for (int64_t i = 0; i < n_targets; i++)
         memcpy(dh + (size_t)rows[i] * D, head->n + (size_t)i * D, D * sizeof(float));
 }

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "kern/kern.h"
+#include "kern/kern_cpu.h"
 #include "optim/optim_priv.h"
 
 /* torch's clip_grad_norm_ divides by norm + 1e-6. */
@@ -14,7 +14,7 @@ static double global_norm(az_optim *o)
 {
     double *lane = o->squares + o->cuts[0] / AZ_PARAMS_BLOCK;
     double *mine = o->squares + o->first / AZ_PARAMS_BLOCK, sum = 0;
-    az_kern_square_blocks(mine, o->own, (size_t)o->n_own, AZ_PARAMS_BLOCK);
+    az_kern_square_blocks_cpu(mine, o->own, (size_t)o->n_own, AZ_PARAMS_BLOCK);
     az_comm_lane_allgatherv(o->comm, mine, lane, o->block_bytes, o->block_offsets);
     az_comm_node_barrier(o->comm);
     for (int64_t b = 0; b < o->n_blocks; b++)
@@ -45,7 +45,7 @@ az_optim_result az_optim_step(az_optim *o, double lr)
                             .weight_decay = o->options.weight_decay,
                             .t = o->updates};
     float *mine = az_params_get_slice(o->params, &first, &n);
-    az_kern_adamw(mine, o->m, o->v, o->own, result.clip, (size_t)n, &adamw);
+    az_kern_adamw_cpu(mine, o->m, o->v, o->own, result.clip, (size_t)n, &adamw);
     az_params_share(o->params);
     return result;
 }

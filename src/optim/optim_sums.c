@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "kern/kern.h"
+#include "kern/kern_cpu.h"
 #include "optim/optim_priv.h"
 
 /* Cleared by the one who reads it last in a step, where that is one rank; else by all. */
@@ -42,9 +42,9 @@ void az_optim_add(az_optim *optim, int layer, const float *grad)
     int64_t *sum = find_sums(optim, layer), *overflow = &optim->extras[AZ_OPTIM_OVERFLOW];
     const size_t n = (size_t)(optim->spans->off[layer + 1] - optim->spans->off[layer]);
     if (az_comm_node_size(optim->comm) == 1)
-        az_kern_fixed_add(sum, grad, n, optim->limit, overflow);
+        az_kern_fixed_add_cpu(sum, grad, n, optim->limit, overflow);
     else
-        az_kern_fixed_add_shared(sum, grad, n, optim->limit, overflow);
+        az_kern_fixed_add_shared_cpu(sum, grad, n, optim->limit, overflow);
 }
 
 void az_optim_add_loss(az_optim *optim, double loss)

@@ -156,7 +156,8 @@ static az_err embed(az_pass *p)
         for (int s = 0; s < p->now.n; s++) {
             use(p, s);
             if (p->now.tokens.N > 0)
-                az_kern_embed(input_of(p, 0, s), piece, row0, p->now.batch.ids, p->now.tokens.N);
+                az_kern_embed_cpu(input_of(p, 0, s), piece, row0, p->now.batch.ids,
+                                  p->now.tokens.N);
         }
         az_shard_release(p->m.shard);
     }

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "kern/kern.h"
+#include "kern/kern_cpu.h"
 
 static bool one_thread;
 
@@ -71,7 +71,7 @@ static void bench_linear(int64_t F, int64_t D, int64_t N)
 {
     size_t nw = (size_t)(F * D);
     float *w = numbers(nw), *x = numbers((size_t)(N * D)), *y = numbers((size_t)(N * F)),
-          *scratch = need(az_kern_linear_scratch(), sizeof *scratch);
+          *scratch = need(az_kern_linear_scratch_cpu(), sizeof *scratch);
     uint16_t *half = need(nw, sizeof *half), *brain = need(nw, sizeof *brain);
     for (size_t i = 0; i < nw; i++) {
         half[i] = az_f32_to_f16(w[i]).bits;
@@ -79,15 +79,15 @@ static void bench_linear(int64_t F, int64_t D, int64_t N)
     }
     const void *data[] = {w, half, brain};
     double flop = 2.0 * (double)N * (double)F * (double)D, t, plain[2];
-    FASTEST(plain[0], az_kern_gemm(false, true, N, F, D, 1, x, D, w, D, 0, y, F));
-    FASTEST(plain[1], az_kern_gemm(false, false, N, D, F, 1, y, F, w, D, 0, x, D));
+    FASTEST(plain[0], az_kern_gemm_cpu(false, true, N, F, D, 1, x, D, w, D, 0, y, F));
+    FASTEST(plain[1], az_kern_gemm_cpu(false, false, N, D, F, 1, y, F, w, D, 0, x, D));
     printf("%5d x %5d, %4d tokens  %7.1f %7.1f ", (int)F, (int)D, (int)N, flop / plain[0] * 1e-9,
            flop / plain[1] * 1e-9);
     for (int type = AZ_F32; type <= AZ_BF16; type++) {
         az_view W = {.data = data[type], .dtype = (az_dtype)type, .rows = F, .cols = D}, none = {0};
-        FASTEST(t, az_kern_linear_forward(y, x, W, none, N, scratch));
+        FASTEST(t, az_kern_linear_forward_cpu(y, x, W, none, N, scratch));
         printf(" %7.1f", flop / t * 1e-9);
-        FASTEST(t, az_kern_linear_backward(x, y, W, false, N, scratch));
+        FASTEST(t, az_kern_linear_backward_cpu(x, y, W, false, N, scratch));
         printf(" %7.1f", flop / t * 1e-9);
     }
     printf("\n");
@@ -134,7 +134,7 @@ static double linears_of(const model *m, int64_t N)
     const int64_t shapes[][2] = {{q, m->D},    {kv, m->D},   {kv, m->D},  {m->D, q},
                                  {m->F, m->D}, {m->F, m->D}, {m->D, m->F}};
     float *x = numbers((size_t)(N * m->F)), *y = numbers((size_t)(N * m->F)),
-          *scratch = need(az_kern_linear_scratch(), sizeof *scratch);
+          *scratch = need(az_kern_linear_scratch_cpu(), sizeof *scratch);
     uint16_t *w = need((size_t)(m->F * m->D), sizeof *w);
     double sum = 0, t;
     for (int64_t i = 0; i < m->F * m->D; i++)
@@ -142,7 +142,7 @@ static double linears_of(const model *m, int64_t N)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         az_view W = {.data = w, .dtype = AZ_BF16, .rows = shapes[i][0], .cols = shapes[i][1]},
                 none = {0};
-        FASTEST(t, az_kern_linear_forward(y, x, W, none, N, scratch));
+        FASTEST(t, az_kern_linear_forward_cpu(y, x, W, none, N, scratch));
         sum += t;
     }
     az_free(x);
@@ -161,10 +161,10 @@ static void bench_attention(const model *m, int64_t q_len, int64_t k_len, int n_
     float *q = numbers(nq), *k = numbers(nk), *v = numbers(nk), *out = numbers(nq),
           *lse = numbers((size_t)(n_seqs * q_len * m->H)), *dq = numbers(nq), *dk = numbers(nk),
           *dv = numbers(nk), *dout = numbers(nq),
-          *scratch = need(az_kern_attention_scratch(k_len, m->H, m->G, m->K), sizeof *scratch);
+          *scratch = need(az_kern_attention_scratch_cpu(k_len, m->H, m->G, m->K), sizeof *scratch);
     double forward, backward;
-    FASTEST(forward,
-            az_kern_attention_forward(out, lse, q, k, v, seqs, n_seqs, m->H, m->G, m->K, scratch));
+    FASTEST(forward, az_kern_attention_forward_cpu(out, lse, q, k, v, seqs, n_seqs, m->H, m->G,
+                                                   m->K, scratch));
     /* Pairs of a query and a key that it sees; 4 K flop each forward, 10 K backward. */
     double pairs = (double)n_seqs * (double)q_len *
                    ((double)(k_len - q_len) + (double)(q_len + 1) / 2) * m->H * (double)m->K;
@@ -172,8 +172,8 @@ static void bench_attention(const model *m, int64_t q_len, int64_t k_len, int n_
            forward * 1e3, 4 * pairs / forward * 1e-9);
     if (q_len > 1) {
         double linears = linears_of(m, n_seqs * q_len);
-        FASTEST(backward, az_kern_attention_backward(dq, dk, dv, dout, out, lse, q, k, v, seqs,
-                                                     n_seqs, m->H, m->G, m->K, scratch));
+        FASTEST(backward, az_kern_attention_backward_cpu(dq, dk, dv, dout, out, lse, q, k, v, seqs,
+                                                         n_seqs, m->H, m->G, m->K, scratch));
         printf("  %8.3f ms %7.1f  %8.2f ms %5.0f %%", backward * 1e3, 10 * pairs / backward * 1e-9,
                linears * 1e3, 100 * forward / linears);
     } else {
@@ -239,35 +239,35 @@ static void bench_elems(void)
         sample[i] = 0;
     }
     printf("Rows and elements\n");
-    FASTEST(t, az_kern_silu_gate_forward(a, b, c, n));
+    FASTEST(t, az_kern_silu_gate_forward_cpu(a, b, c, n));
     line("silu gate forward", t, n, 12);
-    FASTEST(t, az_kern_silu_gate_backward(a, b, c, d, e, n));
+    FASTEST(t, az_kern_silu_gate_backward_cpu(a, b, c, d, e, n));
     line("silu gate backward", t, n, 20);
-    FASTEST(t, az_kern_rmsnorm_forward(a, b, w, 1e-5, N, D));
+    FASTEST(t, az_kern_rmsnorm_forward_cpu(a, b, w, 1e-5, N, D));
     line("rmsnorm forward, bf16", t, n, 8);
-    FASTEST(t, az_kern_rmsnorm_backward(a, b, c, w, 1e-5, N, D));
+    FASTEST(t, az_kern_rmsnorm_backward_cpu(a, b, c, w, 1e-5, N, D));
     line("rmsnorm backward, bf16", t, n, 16);
-    FASTEST(t, az_kern_rope(d, pos, a, N, D / 64, 64, false));
+    FASTEST(t, az_kern_rope_cpu(d, pos, a, N, D / 64, 64, false));
     line("rope", t, n, 8);
-    FASTEST(t, az_kern_add(a, b, n));
+    FASTEST(t, az_kern_add_cpu(a, b, n));
     line("add", t, n, 12);
-    FASTEST(t, az_kern_dropout(a, b, false, 0.05, 1, 2, 3, sample, pos, N, D));
+    FASTEST(t, az_kern_dropout_cpu(a, b, false, 0.05, 1, 2, 3, sample, pos, N, D));
     line("dropout", t, n, 8);
-    FASTEST(t, (az_kern_loss_begin(max, sum, hit, N),
-                az_kern_loss_fold(max, sum, hit, logits, label, 0, N, V)));
+    FASTEST(t, (az_kern_loss_begin_cpu(max, sum, hit, N),
+                az_kern_loss_fold_cpu(max, sum, hit, logits, label, 0, N, V)));
     line("loss fold", t, (double)N * V, 4);
-    FASTEST(t, az_kern_loss_backward(logits, max, sum, label, 1e-3, 0, N, V));
+    FASTEST(t, az_kern_loss_backward_cpu(logits, max, sum, label, 1e-3, 0, N, V));
     line("loss backward", t, (double)N * V, 8);
     memset(fixed, 0, n * sizeof *fixed);
-    FASTEST(t, az_kern_fixed_add(fixed, b, n, AZ_FIXED_RANGE, &overflow));
+    FASTEST(t, az_kern_fixed_add_cpu(fixed, b, n, AZ_FIXED_RANGE, &overflow));
     line("fixed add", t, n, 20);
-    FASTEST(t, az_kern_fixed_add_shared(fixed, b, n, AZ_FIXED_RANGE, &overflow));
+    FASTEST(t, az_kern_fixed_add_shared_cpu(fixed, b, n, AZ_FIXED_RANGE, &overflow));
     line("fixed add shared", t, n, 20);
-    FASTEST(t, az_kern_square_blocks(blocks, fixed, n, 1024));
+    FASTEST(t, az_kern_square_blocks_cpu(blocks, fixed, n, 1024));
     line("square blocks", t, n, 8);
     memset(a, 0, n * sizeof *a);
     memset(c, 0, n * sizeof *c);
-    FASTEST(t, az_kern_adamw(b, a, c, fixed, 1, n, &o));
+    FASTEST(t, az_kern_adamw_cpu(b, a, c, fixed, 1, n, &o));
     line("adamw", t, n, 32);
     az_free(a);
     az_free(b);

@@ -27,7 +27,7 @@ static void check_attention(const az_seq *lengths, int n_seqs, shape s, double s
         longest = az_max_i64(longest, lengths[i].k_len);
     }
     size_t nq = (size_t)(Nq * s.H * s.K), nk = (size_t)(Nk * s.G * s.K), nl = (size_t)(Nq * s.H),
-           ns = az_kern_attention_scratch(longest, s.H, s.G, s.K);
+           ns = az_kern_attention_scratch_cpu(longest, s.H, s.G, s.K);
     float *q = random_floats(nq, 1), *k = random_floats(nk, 2), *v = random_floats(nk, 3),
           *dout = random_floats(nq, 4), *out = random_floats(nq, 5), *lse = random_floats(nl, 6),
           *dq = random_floats(nq, 7), *dk = random_floats(nk, 8), *dv = random_floats(nk, 9),
@@ -40,12 +40,12 @@ static void check_attention(const az_seq *lengths, int n_seqs, shape s, double s
     double *qd = widened(q, nq), *kd = widened(k, nk), *vd = widened(v, nk),
            *doutd = widened(dout, nq), *outd = widened(out, nq), *lsed = widened(lse, nl),
            *dqd = widened(dq, nq), *dkd = widened(dk, nk), *dvd = widened(dv, nk);
-    az_kern_attention_forward(out, lse, q, k, v, seqs, n_seqs, s.H, s.G, s.K, scratch);
+    az_kern_attention_forward_cpu(out, lse, q, k, v, seqs, n_seqs, s.H, s.G, s.K, scratch);
     az_kern_attention_forward_ref(outd, lsed, qd, kd, vd, seqs, n_seqs, s.H, s.G, s.K);
     CHECK_ERROR(error_of(out, outd, nq), TOL_KERNEL_CHAIN_F32);
     CHECK_ERROR(error_of(lse, lsed, nl), TOL_KERNEL_F32);
-    az_kern_attention_backward(dq, dk, dv, dout, out, lse, q, k, v, seqs, n_seqs, s.H, s.G, s.K,
-                               scratch);
+    az_kern_attention_backward_cpu(dq, dk, dv, dout, out, lse, q, k, v, seqs, n_seqs, s.H, s.G, s.K,
+                                   scratch);
     az_kern_attention_backward_ref(dqd, dkd, dvd, doutd, qd, kd, vd, seqs, n_seqs, s.H, s.G, s.K);
     CHECK_ERROR(error_of(dq, dqd, nq), TOL_KERNEL_CHAIN_F32);
     CHECK_ERROR(error_of(dk, dkd, nk), TOL_KERNEL_CHAIN_F32);
@@ -109,22 +109,22 @@ static void test_isolation(void **state)
     enum { H = 6, G = 2, K = 16, T = 90, N = 2 * T };
     float *q = random_floats(N * H * K, 1), *k = random_floats(N * G * K, 2),
           *v = random_floats(N * G * K, 3), *out = floats(N * H * K), *out2 = floats(N * H * K),
-          *lse = floats(N * H), *scratch = floats(az_kern_attention_scratch(T, H, G, K));
+          *lse = floats(N * H), *scratch = floats(az_kern_attention_scratch_cpu(T, H, G, K));
     const az_seq both[2] = {{0, T, 0, T}, {T, T, T, T}};
-    az_kern_attention_forward(out, lse, q, k, v, both, 2, H, G, K, scratch);
-    az_kern_attention_forward(out2, lse, q, k, v, both + 1, 1, H, G, K, scratch);
+    az_kern_attention_forward_cpu(out, lse, q, k, v, both, 2, H, G, K, scratch);
+    az_kern_attention_forward_cpu(out2, lse, q, k, v, both + 1, 1, H, G, K, scratch);
     assert_memory_equal(out + T * H * K, out2 + T * H * K, T * H * K * sizeof *out);
     for (int i = 0; i < G * K; i++) {
         k[(T + T - 1) * G * K + i] += 1; /* the last token of the second sequence */
         v[(T + T - 1) * G * K + i] = NAN;
     }
-    az_kern_attention_forward(out2, lse, q, k, v, both, 2, H, G, K, scratch);
+    az_kern_attention_forward_cpu(out2, lse, q, k, v, both, 2, H, G, K, scratch);
     assert_memory_equal(out, out2, T * H * K * sizeof *out);
     /* Within the last tile the masked product multiplies by 0, so NaN would spread; a finite change
      * may not. */
     for (int i = 0; i < G * K; i++)
         v[(T + T - 1) * G * K + i] = 7;
-    az_kern_attention_forward(out2, lse, q, k, v, both, 2, H, G, K, scratch);
+    az_kern_attention_forward_cpu(out2, lse, q, k, v, both, 2, H, G, K, scratch);
     assert_memory_equal(out, out2, (N - 1) * H * K * sizeof *out);
     assert_memory_not_equal(out + (N - 1) * H * K, out2 + (N - 1) * H * K, H * K * sizeof *out);
     free_all((void *[]){q, k, v, out, out2, lse, scratch}, 7);

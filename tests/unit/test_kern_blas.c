@@ -152,14 +152,14 @@ static void test_thread_bits(void **state)
         az_kern_set_threads(threads);
         for (int i = 0; i < 5; i++)
             o[i] = floats(N * D);
-        az_kern_silu_gate_forward(o[0], x, u, N * D);
-        az_kern_rmsnorm_forward(o[1], x, wv, 1e-6, N, D);
-        az_kern_rmsnorm_backward(o[2], u, x, wv, 1e-6, N, D);
-        az_kern_dropout(o[3], x, false, 0.1, 1, 2, 3, sample, pos, N, D);
+        az_kern_silu_gate_forward_cpu(o[0], x, u, N * D);
+        az_kern_rmsnorm_forward_cpu(o[1], x, wv, 1e-6, N, D);
+        az_kern_rmsnorm_backward_cpu(o[2], u, x, wv, 1e-6, N, D);
+        az_kern_dropout_cpu(o[3], x, false, 0.1, 1, 2, 3, sample, pos, N, D);
         memcpy(o[4], x, N * D * sizeof *x);
-        az_kern_loss_begin(max, sum, hit, N);
-        az_kern_loss_fold(max, sum, hit, o[4], label, 0, N, D);
-        az_kern_loss_backward(o[4], max, sum, label, 1e-2, 0, N, D);
+        az_kern_loss_begin_cpu(max, sum, hit, N);
+        az_kern_loss_fold_cpu(max, sum, hit, o[4], label, 0, N, D);
+        az_kern_loss_backward_cpu(o[4], max, sum, label, 1e-2, 0, N, D);
         az_free(max);
         az_free(hit);
     }

@@ -20,11 +20,11 @@ static void check_dropout(int64_t N, int64_t D, double p, bool accumulate)
     uint32_t *sample = az_alloc((size_t)N, sizeof *sample, "test");
     int32_t *pos = az_alloc((size_t)N, sizeof *pos, "test");
     fill_rows(sample, pos, N);
-    az_kern_dropout(y, x, accumulate, p, 0x123456789abcdef0u, 7, 11, sample, pos, N, D);
+    az_kern_dropout_cpu(y, x, accumulate, p, 0x123456789abcdef0u, 7, 11, sample, pos, N, D);
     az_kern_dropout_ref(yd, xd, accumulate, p, 0x123456789abcdef0u, 7, 11, sample, pos, N, D);
     CHECK_ERROR(error_of(y, yd, n), TOL_KERNEL_F32);
     if (!accumulate) { /* in place */
-        az_kern_dropout(x, x, false, p, 0x123456789abcdef0u, 7, 11, sample, pos, N, D);
+        az_kern_dropout_cpu(x, x, false, p, 0x123456789abcdef0u, 7, 11, sample, pos, N, D);
         assert_memory_equal(x, y, n * sizeof *x);
     }
     az_free(x);
@@ -65,7 +65,7 @@ static void test_rate(void **state)
         x[i] = 1;
     for (size_t r = 0; r < COUNT(rates); r++) {
         double p = rates[r], kept = 0, sigma = sqrt(p * (1 - p)), component[4] = {0};
-        az_kern_dropout(y, x, false, p, 42, 1, 0, sample, pos, N, D);
+        az_kern_dropout_cpu(y, x, false, p, 42, 1, 0, sample, pos, N, D);
         for (int i = 0; i < N * D; i++) {
             assert_true(y[i] == 0.0f || y[i] == (float)(1 / (1 - p)));
             kept += y[i] != 0.0f ? 1 : 0;
@@ -109,19 +109,19 @@ static void test_dependence(void **state)
     fill_rows(sample, pos, N);
     for (int i = 0; i < N * D; i++)
         x[i] = 1;
-    az_kern_dropout(y, x, false, 0.5, 42, 3, 2, sample, pos, N, D);
+    az_kern_dropout_cpu(y, x, false, 0.5, 42, 3, 2, sample, pos, N, D);
     for (int n = N - 1; n >= 0; n--) {
-        az_kern_dropout(z, x, false, 0.5, 42, 3, 2, &sample[n], &pos[n], 1, D);
+        az_kern_dropout_cpu(z, x, false, 0.5, 42, 3, 2, &sample[n], &pos[n], 1, D);
         assert_memory_equal(z, y + n * D, D * sizeof *z);
     }
     for (int what = 0; what < 6; what++) {
         other = sample[4] + (what == 0);
         place = pos[4] + (what == 1);
-        az_kern_dropout(z, x, false, 0.5,
-                        what == 2   ? 43
-                        : what == 5 ? 42 + ((uint64_t)1 << 32)
-                                    : 42,
-                        3 + (what == 3), 2 + (what == 4), &other, &place, 1, D);
+        az_kern_dropout_cpu(z, x, false, 0.5,
+                            what == 2   ? 43
+                            : what == 5 ? 42 + ((uint64_t)1 << 32)
+                                        : 42,
+                            3 + (what == 3), 2 + (what == 4), &other, &place, 1, D);
         int equal = 0;
         for (int d = 0; d < D; d++)
             equal += z[d] == y[4 * D + d];
@@ -139,11 +139,11 @@ static void test_off(void **state)
     uint32_t sample[1] = {1};
     int32_t pos[1] = {1};
     float x[5] = {1, -2.5f, INFINITY, NAN, 0x1p-149f}, y[5], sum[5] = {1, 1, 1, 1, 1};
-    az_kern_dropout(y, x, false, 0, 1, 1, 1, sample, pos, 1, 5);
+    az_kern_dropout_cpu(y, x, false, 0, 1, 1, 1, sample, pos, 1, 5);
     assert_memory_equal(x, y, sizeof x);
-    az_kern_dropout(x, x, false, 0, 1, 1, 1, sample, pos, 1, 5);
+    az_kern_dropout_cpu(x, x, false, 0, 1, 1, 1, sample, pos, 1, 5);
     assert_memory_equal(x, y, sizeof x);
-    az_kern_dropout(sum, x, true, 0, 1, 1, 1, sample, pos, 1, 5);
+    az_kern_dropout_cpu(sum, x, true, 0, 1, 1, 1, sample, pos, 1, 5);
     assert_true(sum[0] == 2 && sum[1] == -1.5f && isinf(sum[2]) && isnan(sum[3]) && sum[4] == 1);
 }
 
@@ -160,8 +160,8 @@ static void test_nan(void **state)
         x[d] = 1;
         z[d] = NAN;
     }
-    az_kern_dropout(y, x, false, 0.5, 9, 9, 9, sample, pos, 1, D);
-    az_kern_dropout(z, z, false, 0.5, 9, 9, 9, sample, pos, 1, D);
+    az_kern_dropout_cpu(y, x, false, 0.5, 9, 9, 9, sample, pos, 1, D);
+    az_kern_dropout_cpu(z, z, false, 0.5, 9, 9, 9, sample, pos, 1, D);
     for (int d = 0; d < D; d++) {
         assert_true(isnan(z[d]) == (y[d] != 0.0f));
         dropped += y[d] == 0.0f;
@@ -198,7 +198,7 @@ static void test_difference(void **state)
     }
     drop_case c = {x, sample, pos};
     differences(diff, x, COUNT(x), drop_of, &c, dy, COUNT(dy));
-    az_kern_dropout(dx, dyf, false, 0.4, 5, 6, 7, sample, pos, REF_N, REF_D);
+    az_kern_dropout_cpu(dx, dyf, false, 0.4, 5, 6, 7, sample, pos, REF_N, REF_D);
     CHECK_ERROR(error_of(dx, diff, COUNT(x)), TOL_DIFFERENCE);
 }
 

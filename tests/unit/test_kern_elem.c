@@ -91,7 +91,7 @@ static void check_embed(az_dtype t, int64_t N, int64_t D)
         az_view piece = w;
         piece.data = (const char *)w.data + (size_t)(row * D) * az_dtype_bytes(t);
         piece.rows = az_min_i64(5, V - row);
-        az_kern_embed(x, piece, row, ids, N);
+        az_kern_embed_cpu(x, piece, row, ids, N);
     }
     CHECK_ERROR(error_of(x, ref, (size_t)(N * D)), 0);
     az_free((void *)(uintptr_t)w.data);
@@ -121,15 +121,15 @@ static void check_norm(az_dtype t, int64_t N, int64_t D)
     float *x = random_floats(n, 3), *dy = random_floats(n, 4), *dx = random_floats(n, 5),
           *y = floats(n);
     double *xd = widened(x, n), *dyd = widened(dy, n), *dxd = widened(dx, n), *yd = doubles(n);
-    az_kern_rmsnorm_forward(y, x, wv, eps, N, D);
+    az_kern_rmsnorm_forward_cpu(y, x, wv, eps, N, D);
     az_kern_rmsnorm_forward_ref(yd, xd, w, eps, N, D);
     CHECK_ERROR(error_of(y, yd, n), TOL_KERNEL_F32);
-    az_kern_rmsnorm_backward(dx, dy, x, wv, eps, N, D);
+    az_kern_rmsnorm_backward_cpu(dx, dy, x, wv, eps, N, D);
     az_kern_rmsnorm_backward_ref(dxd, dyd, xd, w, eps, N, D);
     CHECK_ERROR(error_of(dx, dxd, n), TOL_KERNEL_F32);
     /* A row of zeros is legal: eps carries it. */
     memset(x, 0, n * sizeof *x);
-    az_kern_rmsnorm_forward(y, x, wv, eps, N, D);
+    az_kern_rmsnorm_forward_cpu(y, x, wv, eps, N, D);
     for (size_t i = 0; i < n; i++)
         assert_true(y[i] == 0.0f);
     az_free((void *)(uintptr_t)wv.data);
@@ -201,10 +201,10 @@ static void check_rope(int64_t N, int heads, int64_t K)
             table[p * K + K / 2 + j] = (float)sin(angle);
         }
     double *xd = widened(x, n), *start = widened(x, n), *td = widened(table, (size_t)(P * K));
-    az_kern_rope(x, pos, table, N, heads, K, false);
+    az_kern_rope_cpu(x, pos, table, N, heads, K, false);
     az_kern_rope_ref(xd, pos, td, N, heads, K, false);
     CHECK_ERROR(error_of(x, xd, n), TOL_KERNEL_F32);
-    az_kern_rope(x, pos, table, N, heads, K, true);
+    az_kern_rope_cpu(x, pos, table, N, heads, K, true);
     CHECK_ERROR(error_of(x, start, n), TOL_KERNEL_F32);
     az_kern_rope_ref(xd, pos, td, N, heads, K, true);
     CHECK_ERROR(error_of_doubles(xd, start, n), TOL_KERNEL_F32); /* table is f32: cos^2 + sin^2 */
@@ -268,10 +268,10 @@ static void check_gate(size_t n, double scale)
         g[i] *= (float)scale;
     double *gd = widened(g, n), *ud = widened(u, n), *dad = widened(da, n), *ad = doubles(n),
            *dgd = doubles(n), *dud = doubles(n);
-    az_kern_silu_gate_forward(a, g, u, n);
+    az_kern_silu_gate_forward_cpu(a, g, u, n);
     az_kern_silu_gate_forward_ref(ad, gd, ud, n);
     CHECK_ERROR(error_of(a, ad, n), TOL_KERNEL_F32);
-    az_kern_silu_gate_backward(dg, du, da, g, u, n);
+    az_kern_silu_gate_backward_cpu(dg, du, da, g, u, n);
     az_kern_silu_gate_backward_ref(dgd, dud, dad, gd, ud, n);
     CHECK_ERROR(error_of(dg, dgd, n), TOL_KERNEL_F32);
     CHECK_ERROR(error_of(du, dud, n), TOL_KERNEL_F32);
@@ -330,7 +330,7 @@ static void test_add(void **state)
         double *sum = widened(y, n);
         for (size_t i = 0; i < n; i++)
             sum[i] = (double)(y[i] + x[i]);
-        az_kern_add(y, x, n);
+        az_kern_add_cpu(y, x, n);
         CHECK_ERROR(error_of(y, sum, n), 0);
         az_free(x);
         az_free(y);

@@ -19,24 +19,24 @@ static void check_loss(int64_t N, int64_t V, int64_t width, double spread)
         label[i] = (int32_t)((i * 13 + V - 1) % V);
     exact = widened(logits, n);
 
-    az_kern_loss_begin(max, sum, hit, N);
+    az_kern_loss_begin_cpu(max, sum, hit, N);
     for (int pass = 0; pass < 2; pass++)
         for (int64_t col = 0; col < V; col += width) {
             int64_t C = az_min_i64(width, V - col);
             for (int64_t i = 0; i < N; i++)
                 memcpy(piece + i * C, logits + i * V + col, (size_t)C * sizeof *piece);
             if (pass == 0) {
-                az_kern_loss_fold(max, sum, hit, piece, label, col, N, C);
+                az_kern_loss_fold_cpu(max, sum, hit, piece, label, col, N, C);
                 continue;
             }
-            az_kern_loss_backward(piece, max, sum, label, 0.37, col, N, C);
+            az_kern_loss_backward_cpu(piece, max, sum, label, 0.37, col, N, C);
             for (int64_t i = 0; i < N; i++)
                 memcpy(grad + i * V + col, piece + i * C, (size_t)C * sizeof *piece);
         }
-    double loss = az_kern_loss_end(max, sum, hit, each, N),
+    double loss = az_kern_loss_end_cpu(max, sum, hit, each, N),
            loss_ref = az_kern_loss_ref(exact, label, N, V);
     CHECK_ERROR(fabs(loss - loss_ref) / fmax(loss_ref, 1.0), 1e-6);
-    assert_true(az_kern_loss_end(max, sum, hit, NULL, N) == loss);
+    assert_true(az_kern_loss_end_cpu(max, sum, hit, NULL, N) == loss);
     double total = 0;
     for (int64_t i = 0; i < N; i++) {
         double one = az_kern_loss_ref(exact + i * V, label + i, 1, V);
@@ -78,21 +78,21 @@ static void test_extremes(void **state)
                           b[4] = {1, -INFINITY, 1000, 2}, nan[4] = {0, NAN, 1, 2};
     double sum[1];
     int32_t label[1] = {6};
-    az_kern_loss_begin(max, sum, hit, 1);
-    az_kern_loss_fold(max, sum, hit, a, label, 0, 1, 4); /* a first piece that is all masked */
-    az_kern_loss_fold(max, sum, hit, b, label, 4, 1, 4);
-    double loss = az_kern_loss_end(max, sum, hit, NULL, 1);
+    az_kern_loss_begin_cpu(max, sum, hit, 1);
+    az_kern_loss_fold_cpu(max, sum, hit, a, label, 0, 1, 4); /* a first piece that is all masked */
+    az_kern_loss_fold_cpu(max, sum, hit, b, label, 4, 1, 4);
+    double loss = az_kern_loss_end_cpu(max, sum, hit, NULL, 1);
     CHECK_ERROR(fabs(loss), 0);
     label[0] = 4;
-    az_kern_loss_begin(max, sum, hit, 1);
-    az_kern_loss_fold(max, sum, hit, b, label, 4, 1, 4);
-    CHECK_ERROR(fabs(az_kern_loss_end(max, sum, hit, NULL, 1) - 999), 1e-12);
-    az_kern_loss_backward(b, max, sum, label, 1, 4, 1, 4);
+    az_kern_loss_begin_cpu(max, sum, hit, 1);
+    az_kern_loss_fold_cpu(max, sum, hit, b, label, 4, 1, 4);
+    CHECK_ERROR(fabs(az_kern_loss_end_cpu(max, sum, hit, NULL, 1) - 999), 1e-12);
+    az_kern_loss_backward_cpu(b, max, sum, label, 1, 4, 1, 4);
     assert_true(b[0] == -1.0f && b[1] == 0.0f && b[2] == 1.0f && b[3] == 0.0f);
-    az_kern_loss_begin(max, sum, hit, 1);
-    az_kern_loss_fold(max, sum, hit, nan, label, 4, 1, 4);
-    assert_true(isnan(az_kern_loss_end(max, sum, hit, NULL, 1)));
-    assert_true(az_kern_loss_end(max, sum, hit, NULL, 0) == 0);
+    az_kern_loss_begin_cpu(max, sum, hit, 1);
+    az_kern_loss_fold_cpu(max, sum, hit, nan, label, 4, 1, 4);
+    assert_true(isnan(az_kern_loss_end_cpu(max, sum, hit, NULL, 1)));
+    assert_true(az_kern_loss_end_cpu(max, sum, hit, NULL, 0) == 0);
 }
 
 enum { REF_N = 3, REF_V = 7 };

@@ -10,7 +10,7 @@
 static int64_t fixed_of(float x, int64_t *overflow)
 {
     int64_t sum = 0;
-    az_kern_fixed_add(&sum, &x, 1, AZ_FIXED_RANGE, overflow);
+    az_kern_fixed_add_cpu(&sum, &x, 1, AZ_FIXED_RANGE, overflow);
     return sum;
 }
 
@@ -59,7 +59,7 @@ static void test_fixed_random(void **state)
     for (int i = 0; i < N; i++)
         x[i] = (float)ldexp(fmod((double)x[i], 1.0), i % 80 - 67);
     for (int round = 1; round <= 2; round++) {
-        az_kern_fixed_add(sum, x, N, AZ_FIXED_RANGE, &overflow);
+        az_kern_fixed_add_cpu(sum, x, N, AZ_FIXED_RANGE, &overflow);
         for (int i = 0; i < N; i++)
             assert_int_equal(sum[i], round * llrint((double)x[i] * 0x1p50));
     }
@@ -81,7 +81,7 @@ static void test_fixed_overflow(void **state)
         }
         x[i] = bad[i];
         x[19] = bad[i];
-        az_kern_fixed_add(sum, x, 20, AZ_FIXED_RANGE, &overflow);
+        az_kern_fixed_add_cpu(sum, x, 20, AZ_FIXED_RANGE, &overflow);
         assert_int_equal(overflow, 2);
         for (int j = 0; j < 20; j++)
             assert_int_equal(sum[j], j + (j == (int)i || j == 19 ? 0 : ONE));
@@ -92,7 +92,7 @@ static void test_fixed_overflow(void **state)
     int64_t overflow = 0;
     float x[2] = {1023.5f, 1024.0f};
     int64_t sum[2] = {0};
-    az_kern_fixed_add(sum, x, 2, AZ_FIXED_RANGE / 8, &overflow);
+    az_kern_fixed_add_cpu(sum, x, 2, AZ_FIXED_RANGE / 8, &overflow);
     assert_int_equal(overflow, 1);
     assert_true(sum[0] == 1023 * ONE + ONE / 2 && sum[1] == 0);
     assert_int_equal(az_kern_to_fixed(-1024, AZ_FIXED_RANGE / 8, &overflow), 0);
@@ -112,12 +112,13 @@ static void test_fixed_order(void **state)
     for (int i = 0; i < N * TERMS; i++)
         x[i] *= (float)ldexp(1.0, i % 40 - 35);
     for (int t = 0; t < TERMS; t++)
-        az_kern_fixed_add(a, x + t * N, N, AZ_FIXED_RANGE / TERMS, &overflow);
+        az_kern_fixed_add_cpu(a, x + t * N, N, AZ_FIXED_RANGE / TERMS, &overflow);
     /* Backwards, on three ranks, each array in two calls. */
     for (int t = TERMS - 1; t >= 0; t--) {
         int64_t *mine = b + t % 3 * N;
-        az_kern_fixed_add(mine + 333, x + t * N + 333, N - 333, AZ_FIXED_RANGE / TERMS, &overflow);
-        az_kern_fixed_add(mine, x + t * N, 333, AZ_FIXED_RANGE / TERMS, &overflow);
+        az_kern_fixed_add_cpu(mine + 333, x + t * N + 333, N - 333, AZ_FIXED_RANGE / TERMS,
+                              &overflow);
+        az_kern_fixed_add_cpu(mine, x + t * N, 333, AZ_FIXED_RANGE / TERMS, &overflow);
     }
     for (int i = 0; i < N; i++)
         assert_int_equal(a[i], b[2 * N + i] + b[i] + b[N + i]);
@@ -137,7 +138,7 @@ static void test_squares(void **state)
         double *out = doubles(blocks), *alone = doubles(1);
         for (size_t i = 0; i < n; i++)
             g[i] = llrint(normal(3, i) * 0x1p50);
-        az_kern_square_blocks(out, g, n, block);
+        az_kern_square_blocks_cpu(out, g, n, block);
         for (size_t b = 0; b < blocks; b++) {
             size_t len = n - b * block < block ? n - b * block : block;
             double s = 0;
@@ -145,7 +146,7 @@ static void test_squares(void **state)
                 s += pow((double)g[b * block + i] * 0x1p-50, 2);
             CHECK_ERROR(fabs(out[b] - s) / s, 1e-14);
             /* Wherever a block lies, its sum has the same bits. */
-            az_kern_square_blocks(alone, g + b * block, len, block);
+            az_kern_square_blocks_cpu(alone, g + b * block, len, block);
             assert_memory_equal(alone, &out[b], sizeof *out);
         }
         az_free(g);
@@ -170,7 +171,7 @@ static void check_adamw(size_t n, double clip)
             fixed[i] = llrint(1e-3 * normal(5 + (uint32_t)o.t, i) * 0x1p50);
             g[i] = (double)fixed[i] * 0x1p-50 * clip;
         }
-        az_kern_adamw(p, m, v, fixed, clip, n, &o);
+        az_kern_adamw_cpu(p, m, v, fixed, clip, n, &o);
         az_kern_adamw_ref(pd, md, vd, g, n, &o);
         CHECK_ERROR(error_of(p, pd, n), TOL_KERNEL_F32);
         CHECK_ERROR(error_of(m, md, n), TOL_KERNEL_F32);
@@ -212,7 +213,7 @@ static void test_adamw_closed_form(void **state)
         for (int i = 0; i < 4; i++)
             want[i] = (double)p[i] * (1 - o.lr * o.weight_decay) -
                       o.lr * (double)gradient[i] / (fabs((double)gradient[i]) + o.eps);
-        az_kern_adamw(p, m, v, fixed, 1, 4, &o);
+        az_kern_adamw_cpu(p, m, v, fixed, 1, 4, &o);
         CHECK_ERROR(error_of(p, want, 4), 1e-6);
     }
 }
@@ -229,9 +230,9 @@ static void test_adamw_slices(void **state)
     for (o.t = 1; o.t <= 3; o.t++) {
         for (int i = 0; i < N; i++)
             fixed[i] = llrint(normal(7 + (uint32_t)o.t, (size_t)i) * 0x1p40);
-        az_kern_adamw(p, m, v, fixed, 0.7, N, &o);
-        az_kern_adamw(p2, m2, v2, fixed, 0.7, CUT, &o);
-        az_kern_adamw(p2 + CUT, m2 + CUT, v2 + CUT, fixed + CUT, 0.7, N - CUT, &o);
+        az_kern_adamw_cpu(p, m, v, fixed, 0.7, N, &o);
+        az_kern_adamw_cpu(p2, m2, v2, fixed, 0.7, CUT, &o);
+        az_kern_adamw_cpu(p2 + CUT, m2 + CUT, v2 + CUT, fixed + CUT, 0.7, N - CUT, &o);
     }
     assert_memory_equal(p, p2, N * sizeof *p);
     assert_memory_equal(m, m2, N * sizeof *m);

@@ -28,9 +28,9 @@ static void check_gemm(bool ta, bool tb, int64_t M, int64_t N, int64_t K, int64_
     double *a = widened(A, na), *b = widened(B, nb), *c = widened(C, nc);
     gemm_ref(ta, tb, M, N, K, 0.5, a, lda, b, ldb, -1.5, c, ldc);
     if (limit > 0)
-        az_kern_gemm_limited(ta, tb, M, N, K, 0.5f, A, lda, B, ldb, -1.5f, C, ldc, limit);
+        az_kern_gemm_limited_cpu(ta, tb, M, N, K, 0.5f, A, lda, B, ldb, -1.5f, C, ldc, limit);
     else
-        az_kern_gemm(ta, tb, M, N, K, 0.5f, A, lda, B, ldb, -1.5f, C, ldc);
+        az_kern_gemm_cpu(ta, tb, M, N, K, 0.5f, A, lda, B, ldb, -1.5f, C, ldc);
     CHECK_ERROR(error_of(C, c, nc), TOL_KERNEL_F32);
     az_free(A);
     az_free(B);
@@ -67,11 +67,11 @@ static void test_gemm_empty(void **state)
 {
     (void)state;
     float C[6] = {1, 2, 3, 4, 5, 6}, none[1] = {NAN};
-    az_kern_gemm(false, false, 2, 3, 0, 1.0f, none, 1, none, 3, 0.5f, C, 3);
+    az_kern_gemm_cpu(false, false, 2, 3, 0, 1.0f, none, 1, none, 3, 0.5f, C, 3);
     for (int i = 0; i < 6; i++)
         assert_true(C[i] == 0.5f * (float)(i + 1));
-    az_kern_gemm(false, false, 0, 3, 2, 1.0f, none, 2, none, 3, 0.0f, C, 3);
-    az_kern_gemm(false, false, 2, 0, 2, 1.0f, none, 2, none, 1, 0.0f, C, 1);
+    az_kern_gemm_cpu(false, false, 0, 3, 2, 1.0f, none, 2, none, 3, 0.0f, C, 3);
+    az_kern_gemm_cpu(false, false, 2, 0, 2, 1.0f, none, 2, none, 1, 0.0f, C, 1);
     assert_true(C[0] == 0.5f);
 }
 
@@ -81,7 +81,7 @@ static void check_linear(az_dtype t, int64_t N, int64_t D, int64_t F, bool bias)
     az_view wv = random_view(t, F, D, 4, &W), bv = random_view(t, 1, F, 5, &b), none = {0};
     size_t nx = (size_t)(N * D), ny = (size_t)(N * F);
     float *x = random_floats(nx, 6), *y = random_floats(ny, 7),
-          *scratch = floats(az_kern_linear_scratch());
+          *scratch = floats(az_kern_linear_scratch_cpu());
     double *xd = widened(x, nx), *yd = widened(y, ny);
 
     /* Backward first, so that y holds random numbers for dy; with and without accumulation. */
@@ -91,7 +91,7 @@ static void check_linear(az_dtype t, int64_t N, int64_t D, int64_t F, bool bias)
         if (!add)
             for (size_t i = 0; i < nx; i++)
                 dx[i] = NAN;
-        az_kern_linear_backward(dx, y, wv, add, N, scratch);
+        az_kern_linear_backward_cpu(dx, y, wv, add, N, scratch);
         az_kern_linear_backward_ref(dxd, yd, W, add, N, D, F);
         CHECK_ERROR(error_of(dx, dxd, nx), TOL_KERNEL_F32);
         az_free(dx);
@@ -99,7 +99,7 @@ static void check_linear(az_dtype t, int64_t N, int64_t D, int64_t F, bool bias)
     }
     for (size_t i = 0; i < ny; i++)
         y[i] = NAN;
-    az_kern_linear_forward(y, x, wv, bias ? bv : none, N, scratch);
+    az_kern_linear_forward_cpu(y, x, wv, bias ? bv : none, N, scratch);
     az_kern_linear_forward_ref(yd, xd, W, bias ? b : NULL, N, D, F);
     CHECK_ERROR(error_of(y, yd, ny), TOL_KERNEL_F32);
 
@@ -140,8 +140,8 @@ static void test_linear_nothing(void **state)
 {
     (void)state;
     az_view w = {.data = "", .dtype = AZ_BF16, .rows = 3, .cols = 2}, none = {0};
-    az_kern_linear_forward(NULL, NULL, w, none, 0, NULL);
-    az_kern_linear_backward(NULL, NULL, w, false, 0, NULL);
+    az_kern_linear_forward_cpu(NULL, NULL, w, none, 0, NULL);
+    az_kern_linear_backward_cpu(NULL, NULL, w, false, 0, NULL);
 }
 
 /* One wrong weight must not be lost on the way. */
@@ -152,10 +152,10 @@ static void test_linear_nan(void **state)
     double *W;
     az_view w = random_view(AZ_BF16, F, D, 9, &W), none = {0};
     float *x = random_floats(N * D, 10), *y = floats(N * F),
-          *scratch = floats(az_kern_linear_scratch());
+          *scratch = floats(az_kern_linear_scratch_cpu());
     double *ref = doubles(N * F), *xd = widened(x, N * D);
     ((uint16_t *)(uintptr_t)w.data)[11 * D + 5] = 0x7fc0;
-    az_kern_linear_forward(y, x, w, none, N, scratch);
+    az_kern_linear_forward_cpu(y, x, w, none, N, scratch);
     az_kern_linear_forward_ref(ref, xd, W, NULL, N, D, F);
     for (int n = 0; n < N; n++)
         for (int f = 0; f < F; f++)

@@ -1,0 +1,50 @@
+/* dev, inside: a device. */
+#ifndef AZ_DEV_PRIV_H
+#define AZ_DEV_PRIV_H
+
+#include "dev/dev.h"
+
+/* Operations remembered of a queue, for the message when one has failed. */
+#define AZ_DEV_TRAIL 256
+/* Marks remembered of a queue. */
+#define AZ_DEV_MARKS 64
+
+/* What was put into one queue of late. */
+typedef struct {
+    const char *operations[AZ_DEV_TRAIL];
+    uint32_t at[AZ_DEV_TRAIL]; /* the mark before each */
+    uint32_t n_operations;
+    struct {
+        const char *what;
+        int64_t i;
+    } marks[AZ_DEV_MARKS];
+    uint32_t n_marks;
+} az_trail;
+
+/* A block of device or pinned memory, so that it can be taken off the report when it goes. */
+typedef struct {
+    void *p;
+    size_t bytes;
+    const char *category;
+} az_dev_block;
+
+struct az_dev {
+    const az_dev_backend *backend; /* NULL: the CPU */
+    void *self;
+    az_gpu_info info;
+    az_backend_host host;
+    az_trail trails[AZ_N_QUEUES];
+    az_dev_block *blocks;
+    size_t n_blocks;
+    az_dev_fail *fail;
+    void *fail_context;
+    int64_t syncs[AZ_N_SYNCS];
+};
+
+/* The backend's table, opened once a process; NULL and why where there is none. */
+const az_dev_backend *az_dev_open_backend(char *out_why, size_t size);
+const void *az_dev_find_table(const char *name);
+/* The text for a failure, with what was queued: appended to out. */
+void az_dev_describe_trail(const az_dev *dev, char *out, size_t size);
+
+#endif
