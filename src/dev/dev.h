@@ -25,7 +25,8 @@ az_err az_dev_list_gpus(az_gpu_info **out_gpus, int *out_n, char *out_why, size_
 /* Versions of driver and libraries, for the banner; "" without a backend. */
 void az_dev_describe_backend(char *text, size_t size);
 
-az_err az_dev_open_cpu(az_dev **out_dev);
+/* The CPU; need not be closed. */
+az_dev *az_dev_get_cpu(void);
 /* What is called, with a text, when work on the device has failed; it must not return. */
 typedef void az_dev_fail(void *context, const char *text);
 /* A GPU by its number in az_dev_list_gpus. */

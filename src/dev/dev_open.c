@@ -24,9 +24,10 @@ static void fail(void *context, const char *operation, const char *what)
     dev->fail(dev->fail_context, text);
 }
 
-az_err az_dev_open_cpu(az_dev **out_dev)
+az_dev *az_dev_get_cpu(void)
 {
-    return AZ_NEW(*out_dev, 1, "devices");
+    static az_dev cpu;
+    return &cpu;
 }
 
 az_err az_dev_open_gpu(az_dev **out_dev, int index, az_dev_fail *on_fail, void *context)
@@ -55,11 +56,10 @@ out:
 
 void az_dev_close(az_dev *opt_dev)
 {
-    if (opt_dev == NULL)
+    if (opt_dev == NULL || opt_dev->backend == NULL)
         return;
     AZ_ASSERT(opt_dev->n_blocks == 0);
-    if (opt_dev->backend != NULL)
-        opt_dev->backend->close(opt_dev->self);
+    opt_dev->backend->close(opt_dev->self);
     az_free(opt_dev->blocks);
     az_free(opt_dev);
 }

@@ -29,6 +29,8 @@ typedef struct {
  * has no operations for. */
 az_err az_kern_open(az_kern *kern, az_dev *dev, az_dtype act);
 void az_kern_close(az_kern *kern);
+/* Those of the CPU; need not be closed. */
+const az_kern *az_kern_get_cpu(void);
 /* Element i of an array of activations. */
 static inline void *az_kern_at(const az_kern *kern, const void *x, int64_t i)
 {

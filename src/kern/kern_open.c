@@ -31,6 +31,14 @@ az_err az_kern_open(az_kern *kern, az_dev *dev, az_dtype act)
     return AZ_OK;
 }
 
+const az_kern *az_kern_get_cpu(void)
+{
+    static az_kern cpu;
+    if (cpu.op == NULL)
+        (void)az_kern_open(&cpu, az_dev_get_cpu(), AZ_F32);
+    return &cpu;
+}
+
 void az_kern_close(az_kern *kern)
 {
     const az_kern_backend *backend =

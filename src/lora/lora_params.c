@@ -207,11 +207,14 @@ out:
 }
 
 az_err az_params_create(az_params **out_params, const az_spans *spans,
-                        az_params_placement placement, az_progress_kind progress, az_comm *comm)
+                        az_params_placement placement, az_progress_kind progress,
+                        const az_kern *kern, az_fabric *opt_fabric, az_comm *comm)
 {
     az_err err;
     az_params *p = NULL;
     *out_params = NULL;
+    (void)kern;
+    (void)opt_fabric;
     err = prepare(&p, spans, placement, comm);
     AZ_TRY(az_comm_agree(comm, err));
     AZ_TRY(p->placement == AZ_PARAMS_REPLICATED ? create_copy(p) : create_spread(p, progress));

@@ -18,7 +18,9 @@
 
 #include "base/base.h"
 #include "comm/comm.h"
+#include "comm/fabric.h"
 #include "comm/spread.h"
+#include "kern/kern.h"
 
 /* Elements of a block: slices are cut on these, and squares of the gradient are summed on these
  * (optim.h). Part of the numeric definition. */
@@ -34,9 +36,11 @@ typedef enum { AZ_PARAMS_REPLICATED, AZ_PARAMS_GATHERED } az_params_placement;
 
 typedef struct az_params az_params;
 
-/* Memory of the flat buffer, zeros. spans is copied. progress: of gathers. Collective. */
+/* Memory of the flat buffer, zeros. spans is copied. progress: of gathers. kern, and on a GPU
+ * opt_fabric, are borrowed. Collective. */
 az_err az_params_create(az_params **out_params, const az_spans *spans,
-                        az_params_placement placement, az_progress_kind progress, az_comm *comm);
+                        az_params_placement placement, az_progress_kind progress,
+                        const az_kern *kern, az_fabric *opt_fabric, az_comm *comm);
 /* Local, on all ranks. */
 void az_params_destroy(az_params *opt_params);
 const az_spans *az_params_get_spans(const az_params *params);

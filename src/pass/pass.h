@@ -46,6 +46,7 @@ int az_pass_list_program(int *opt_program, const az_pass_units *units, bool trai
 /* The model that is passed through; all borrowed. */
 typedef struct {
     az_comm *comm;
+    const az_kern *kern;
     az_shard *shard;
     const az_config *config;
     const az_linear *linears; /* of all layers, in model order */

@@ -17,6 +17,7 @@
 
 #include "base/base.h"
 #include "comm/comm.h"
+#include "comm/fabric.h"
 #include "comm/spread.h"
 #include "model/block.h"
 #include "model/config.h"
@@ -98,6 +99,11 @@ typedef struct {
     az_load_way load;
     az_progress_kind progress; /* who keeps units coming (comm/spread.h) */
     bool poison; /* hand out private copies, filled with NaN when they are released (tests) */
+    /* On a GPU: the device, what joins it to others, and over which of them units are cut that are
+     * not resident. NULL: the host. */
+    az_dev *opt_dev;
+    az_fabric *opt_fabric;
+    az_scope scope;
 } az_shard_options;
 
 /* Cut the model, take memory, read this rank's part. What is held is protected against writing

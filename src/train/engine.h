@@ -12,6 +12,7 @@
 #include "pass/pass.h"
 #include "shard/shard.h"
 #include "text/text.h"
+#include "train/device.h"
 
 /* Where the adapter comes from. */
 typedef enum {
@@ -30,6 +31,7 @@ typedef struct {
     az_comm *comm;    /* borrowed */
     bool config_does; /* set before az_engine_read: without safetensors the tensors that config.json
                          implies will do; nothing can be loaded then */
+    az_device device; /* what this rank computes on */
     const char *model_dir;
     az_config config;
     az_tensor_set set;

@@ -183,7 +183,7 @@ static az_err open_params(az_engine *e, const az_deck *deck, bool gathered)
     az_lora_fill_spans(off, &e->lora, n_layers);
     AZ_TRY(az_params_create(&e->params, &(az_spans){n_layers, off},
                             gathered ? AZ_PARAMS_GATHERED : AZ_PARAMS_REPLICATED, progress_of(deck),
-                            e->comm));
+                            &e->device.kern, e->device.fabric, e->comm));
 out:
     az_free(off);
     return err;
@@ -279,7 +279,10 @@ out:
                                       .n_slots = plan->choice.slots > 0 ? plan->choice.slots : 1,
                                       .load = find_way(deck),
                                       .progress = progress_of(deck),
-                                      .poison = az_deck_bool(deck, "run.poison")};
+                                      .poison = az_deck_bool(deck, "run.poison"),
+                                      .opt_dev = e->device.dev,
+                                      .opt_fabric = e->device.fabric,
+                                      .scope = plan->choice.scope};
     if (err == AZ_OK)
         err = az_shard_create(&e->shard, &e->config, &e->table, &e->set, e->comm, &options);
     az_free(resident);
@@ -297,6 +300,7 @@ az_err az_engine_read(az_engine *e, const az_deck *deck, az_adapter_source sourc
     e->kept.path = source == AZ_ADAPTER_DECK ? az_deck_string(deck, "lora.init_from") : opt_path;
     err = az_kern_start((int)az_deck_int(deck, "run.threads"));
     AZ_TRY(az_comm_agree(comm, err));
+    AZ_TRY(az_device_open(&e->device, deck, comm));
     AZ_TRY(share_model(e));
     err = az_table_create(&e->table, &e->config, &e->set);
     AZ_TRY(az_comm_agree(comm, err));
@@ -334,6 +338,7 @@ void az_engine_close(az_engine *engine)
     az_h5_close(engine->kept.h5);
     az_shard_destroy(engine->shard);
     az_params_destroy(engine->params);
+    az_device_close(&engine->device);
     az_lora_fini(&engine->lora);
     az_peft_config_fini(&engine->peft);
     az_free(engine->linears);
@@ -345,6 +350,7 @@ void az_engine_close(az_engine *engine)
 az_model_parts az_engine_get_parts(const az_engine *engine)
 {
     return (az_model_parts){.comm = engine->comm,
+                            .kern = &engine->device.kern,
                             .shard = engine->shard,
                             .config = &engine->config,
                             .linears = engine->linears,

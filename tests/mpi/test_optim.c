@@ -35,7 +35,8 @@ static void open_job(job *j, az_params_placement placement, az_reduce reduce, az
 {
     const az_optim_options o = {0.9, 0.99, 1e-8, 0.1, 20.0};
     int64_t first, n;
-    CHECK(az_params_create(&j->params, &spans, placement, AZ_PROGRESS_AUTO, over) == AZ_OK);
+    CHECK(az_params_create(&j->params, &spans, placement, AZ_PROGRESS_AUTO, az_kern_get_cpu(), NULL,
+                           over) == AZ_OK);
     float *slice = az_params_get_slice(j->params, &first, &n);
     for (int64_t i = 0; i < n; i++)
         slice[i] = (float)(first + i) * 1e-3f;

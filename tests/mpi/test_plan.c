@@ -95,9 +95,10 @@ static az_err allocate_run(run *r)
     AZ_TRY(az_plan_fill_resident(resident, r->plan, &r->input));
     az_plan_fill_levels(levels, c, L);
     az_lora_fill_spans(off, &r->engine.lora, L);
+    r->engine.device = (az_device){az_dev_get_cpu(), *az_kern_get_cpu(), NULL};
     AZ_TRY(az_params_create(&r->engine.params, &(az_spans){L, off},
                             c->gathered ? AZ_PARAMS_GATHERED : AZ_PARAMS_REPLICATED,
-                            AZ_PROGRESS_AUTO, comm));
+                            AZ_PROGRESS_AUTO, az_kern_get_cpu(), NULL, comm));
     const az_shard_options shard = {.opt_resident = resident,
                                     .n_slots = c->slots > 0 ? c->slots : 1};
     AZ_TRY(az_shard_create(&r->engine.shard, &r->engine.config, &r->engine.table, &r->engine.set,

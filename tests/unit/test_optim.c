@@ -25,7 +25,7 @@ static az_params *open_params(float **out_p, const float *opt_values)
     az_params *params;
     int64_t first, n;
     assert_int_equal(az_params_create(&params, &(az_spans){2, off}, AZ_PARAMS_REPLICATED,
-                                      AZ_PROGRESS_AUTO, self),
+                                      AZ_PROGRESS_AUTO, az_kern_get_cpu(), NULL, self),
                      AZ_OK);
     *out_p = az_params_get_slice(params, &first, &n);
     assert_true(first == 0 && n == N);
@@ -204,7 +204,7 @@ static void check_memory(az_reduce reduce)
     for (long n = 0;; n++) {
         az_mem_set_fault(n);
         az_err err = az_params_create(&params, &(az_spans){2, off}, AZ_PARAMS_REPLICATED,
-                                      AZ_PROGRESS_AUTO, self);
+                                      AZ_PROGRESS_AUTO, az_kern_get_cpu(), NULL, self);
         if (err == AZ_OK)
             err = az_optim_create(&optim, params, &o, reduce, self);
         az_mem_set_fault(-1);

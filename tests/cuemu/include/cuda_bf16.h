@@ -30,10 +30,11 @@ struct __nv_bfloat16_raw {
 /* The conversions and operators are NVIDIA's, so that an expression that is
  * ambiguous with nvcc (bf16 * float, float += bf16) is so here too, and one
  * of two bf16 operands is rounded to bf16.                                */
-#define CUEMU_INTEGERS(X)                                                      \
-    X(short)                                                                   \
-    X(unsigned short) X(int) X(unsigned) X(long) X(unsigned long) X(long long) \
-        X(unsigned long long)
+/* clang-format off */
+#define CUEMU_INTEGERS(X) \
+    X(short)              \
+    X(unsigned short) X(int) X(unsigned) X(long) X(unsigned long) X(long long) X(unsigned long long)
+/* clang-format on */
 class __nv_bfloat16
 {
   protected:

@@ -3,7 +3,9 @@
  * A .cu file is passed through cu2cpp.sed and compiled as C++ with this
  * directory first on the include path.  Kernels then run on the CPU, one
  * fiber per CUDA thread, and every asynchronous call goes into a per-stream
- * queue that is executed later, in an order drawn from CUEMU_SEED.        */
+ * queue that is executed later, in an order drawn from CUEMU_SEED.
+ *
+ * Length: one header stands for all of CUDA's.                              */
 #ifndef CUEMU_CUDA_RUNTIME_H
 #define CUEMU_CUDA_RUNTIME_H
 
