@@ -20,8 +20,8 @@ namespace
 
 using namespace cuemu;
 
-enum Kind { ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, BROADCAST };
-const char *const kind_name[] = {"AllGather", "ReduceScatter", "AllReduce", "Broadcast"};
+enum Kind { ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, BROADCAST, REDUCE };
+const char *const kind_name[] = {"AllGather", "ReduceScatter", "AllReduce", "Broadcast", "Reduce"};
 const int max_ranks = 64;
 
 struct What {
@@ -41,6 +41,12 @@ size_t slot_bytes()
 {
     const char *s = getenv("CUEMU_NCCL_SLOT_MB");
     return (size_t)(s ? atoi(s) : 64) << 20;
+}
+/* CUEMU_NCCL_FAIL=n: the network fails at the n-th call of a communicator, counted from 0. */
+uint64_t fails_from()
+{
+    const char *s = getenv("CUEMU_NCCL_FAIL");
+    return s ? strtoull(s, nullptr, 10) : UINT64_MAX;
 }
 size_t header_bytes()
 {
@@ -141,8 +147,9 @@ struct ncclComm {
     int rank, n;
     Shared *sh;
     size_t bytes;
-    uint64_t calls;
+    std::atomic<uint64_t> calls;
     std::shared_ptr<cuemu::Done> last; /* calls of one communicator are ordered */
+    std::atomic<bool> aborted;
     char *data(int r)
     {
         return (char *)sh + header_bytes() + (size_t)r * slot_bytes();
@@ -162,6 +169,10 @@ bool all(ncclComm_t c, std::atomic<uint64_t> Slot::*m, uint64_t at_least)
 
 bool step(ncclComm_t c, uint64_t seq, const What &w, const void *send, void *recv, bool &posted)
 {
+    if (c->aborted)
+        return true;
+    if (seq >= fails_from())
+        return false; /* as if the peer had gone: until it is aborted */
     Slot &mine = c->sh->slot[c->rank];
     size_t esize = size_of(w.type);
     size_t in = w.count * esize * (w.kind == REDUCE_SCATTER ? (size_t)c->n : 1);
@@ -192,7 +203,8 @@ bool step(ncclComm_t c, uint64_t seq, const What &w, const void *send, void *rec
                 (unsigned long long)seq, c->rank, kind_name[w.kind], w.count, w.type, r,
                 kind_name[o.kind], o.count, o.type);
     }
-    use(recv, out, true, kind_name[w.kind]);
+    if (w.kind != REDUCE || w.root == c->rank)
+        use(recv, out, true, kind_name[w.kind]);
     size_t part = w.count * esize;
     std::vector<const char *> from;
     for (int r = 0; r < c->n; r++)
@@ -202,7 +214,7 @@ bool step(ncclComm_t c, uint64_t seq, const What &w, const void *send, void *rec
             memcpy((char *)recv + (size_t)r * part, from[(size_t)r], part);
     else if (w.kind == BROADCAST)
         memcpy(recv, from[(size_t)w.root], part);
-    else
+    else if (w.kind != REDUCE || w.root == c->rank)
         reduce(recv, from, w.count, w.op, w.type);
     mine.consumed.store(seq + 1, std::memory_order_release);
     return true;
@@ -212,7 +224,7 @@ __attribute__((always_inline)) inline ncclResult_t call(What w, const void *send
                                                         ncclComm_t c, cudaStream_t s)
 {
     Lock l;
-    if (!c || w.root < 0 || w.root >= c->n)
+    if (!c || c->aborted || w.root < 0 || w.root >= c->n)
         return ncclInvalidArgument;
     auto go = [=] {
         uint64_t seq = c->calls++;
@@ -236,7 +248,34 @@ extern "C" {
 
 const char *ncclGetErrorString(ncclResult_t r)
 {
-    return r == ncclSuccess ? "no error" : "NCCL error";
+    switch (r) {
+    case ncclSuccess:
+        return "no error";
+    case ncclUnhandledCudaError:
+        return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
+    case ncclSystemError:
+        return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
+    case ncclInternalError:
+        return "internal error - please report this issue to the NCCL developers";
+    case ncclInvalidArgument:
+        return "invalid argument (run with NCCL_DEBUG=WARN for details)";
+    case ncclInvalidUsage:
+        return "invalid usage (run with NCCL_DEBUG=WARN for details)";
+    case ncclRemoteError:
+        return "remote process exited or there was a network error";
+    case ncclInProgress:
+        return "NCCL operation in progress";
+    }
+    return "unknown result code";
+}
+const char *ncclGetLastError(ncclComm_t)
+{
+    return "";
+}
+ncclResult_t ncclGetVersion(int *version)
+{
+    *version = NCCL_VERSION_CODE;
+    return ncclSuccess;
 }
 
 /* The id names a memory file of its creator, so nothing is left behind. */
@@ -264,7 +303,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t *out, int n, ncclUniqueId id, int rank)
     close(fd);
     if (m == MAP_FAILED)
         return ncclSystemError;
-    ncclComm_t c = new ncclComm{rank, n, (Shared *)m, bytes, 0, nullptr};
+    ncclComm_t c = new ncclComm{rank, n, (Shared *)m, bytes, 0, nullptr, {false}};
     c->sh->attached++;
     time_t end = time(nullptr) + 60;
     while (c->sh->attached < n) {
@@ -286,9 +325,17 @@ ncclResult_t ncclCommDestroy(ncclComm_t c)
     delete c;
     return ncclSuccess;
 }
-ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t *r)
+/* From any thread, also while another one waits for the device: it takes no lock. What is queued ends
+ * without effect on this rank; what it points at stays, for it may still be in a queue.              */
+ncclResult_t ncclCommAbort(ncclComm_t c)
 {
-    *r = ncclSuccess;
+    if (c)
+        c->aborted = true;
+    return ncclSuccess;
+}
+ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *r)
+{
+    *r = c->calls > fails_from() ? ncclRemoteError : ncclSuccess;
     return ncclSuccess;
 }
 
@@ -326,6 +373,11 @@ ncclResult_t ncclAllReduce(const void *s, void *r, size_t n, ncclDataType_t t, n
                            ncclComm_t c, cudaStream_t st)
 {
     return call({ALL_REDUCE, t, op, 0, n}, s, r, c, st);
+}
+ncclResult_t ncclReduce(const void *s, void *r, size_t n, ncclDataType_t t, ncclRedOp_t op, int root,
+                        ncclComm_t c, cudaStream_t st)
+{
+    return call({REDUCE, t, op, root, n}, s, r, c, st);
 }
 ncclResult_t ncclBroadcast(const void *s, void *r, size_t n, ncclDataType_t t, int root,
                            ncclComm_t c, cudaStream_t st)

@@ -313,9 +313,10 @@ bool progress()
             s->polled = false;
         if (!idle_since)
             idle_since = now();
-        if (now() - idle_since > 60) {
+        static const double limit = getenv("CUEMU_TIMEOUT") ? atof(getenv("CUEMU_TIMEOUT")) : 60;
+        if (now() - idle_since > limit) {
             dump();
-            die("no progress for 60 s: do all ranks make the same NCCL calls?");
+            die("no progress for %g s: do all ranks make the same NCCL calls?", limit);
         }
         sched_yield();
         return true;

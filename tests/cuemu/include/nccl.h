@@ -2,7 +2,7 @@
 #ifndef CUEMU_NCCL_H
 #define CUEMU_NCCL_H
 #include <cuda_runtime.h>
-#define NCCL_VERSION_CODE 22700
+#define NCCL_VERSION_CODE 22100
 #define NCCL_UNIQUE_ID_BYTES 128
 typedef struct {
     char internal[NCCL_UNIQUE_ID_BYTES];
@@ -14,7 +14,9 @@ typedef enum {
     ncclSystemError = 2,
     ncclInternalError = 3,
     ncclInvalidArgument = 4,
-    ncclInvalidUsage = 5
+    ncclInvalidUsage = 5,
+    ncclRemoteError = 6,
+    ncclInProgress = 7
 } ncclResult_t;
 typedef enum {
     ncclInt8 = 0,
@@ -32,9 +34,12 @@ typedef enum {
 typedef enum { ncclSum = 0, ncclProd = 1, ncclMax = 2, ncclMin = 3, ncclAvg = 4 } ncclRedOp_t;
 extern "C" {
 const char *ncclGetErrorString(ncclResult_t);
+const char *ncclGetLastError(ncclComm_t);
+ncclResult_t ncclGetVersion(int *);
 ncclResult_t ncclGetUniqueId(ncclUniqueId *);
 ncclResult_t ncclCommInitRank(ncclComm_t *, int n, ncclUniqueId, int rank);
 ncclResult_t ncclCommDestroy(ncclComm_t);
+ncclResult_t ncclCommAbort(ncclComm_t);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t *);
 ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
@@ -44,6 +49,8 @@ ncclResult_t ncclReduceScatter(const void *, void *, size_t recvcount, ncclDataT
                                ncclComm_t, cudaStream_t);
 ncclResult_t ncclAllReduce(const void *, void *, size_t count, ncclDataType_t, ncclRedOp_t,
                            ncclComm_t, cudaStream_t);
+ncclResult_t ncclReduce(const void *, void *, size_t count, ncclDataType_t, ncclRedOp_t, int root,
+                        ncclComm_t, cudaStream_t);
 ncclResult_t ncclBroadcast(const void *, void *, size_t count, ncclDataType_t, int root, ncclComm_t,
                            cudaStream_t);
 }
