@@ -11,7 +11,13 @@
  * nodes, in stripes of its lanes (az_topology in comm.h), and a gather brings the rest from the
  * other nodes into a slot that the node's ranks share. Scope node: every unit is resident. Scope
  * world: as many as are asked for. On one node a stripe of all nodes is the whole, so every unit
- * is resident there. Nothing of this changes a bit of what is computed. */
+ * is resident there.
+ *
+ * A GPU has memory and slots of its own: a resident unit lies whole in each, and what is not
+ * resident is cut over the GPUs of a node (scope node), over all GPUs, or over the memory of the
+ * hosts (az_gpu_cut). There a gather queues work: views are into the GPU's memory, for what is put
+ * into the compute queue until the unit is released. Nothing of this changes a bit of what is
+ * computed. */
 #ifndef AZ_SHARD_SHARD_H
 #define AZ_SHARD_SHARD_H
 
@@ -80,16 +86,41 @@ typedef struct {
 az_shard_sizes az_shard_measure(const az_unit_list *list, const bool *resident, int n_slots,
                                 bool poison, const az_topology *topology);
 
-/* ---- the base itself ---- */
-
-/* node: every unit is resident; world: some are cut. auto, of who chooses: not yet settled. */
+/* node: every unit is resident, on GPUs in the node's memory together; world: some are cut over
+ * nodes. auto, of who chooses: not yet settled. */
 typedef enum { AZ_SCOPE_AUTO, AZ_SCOPE_WORLD, AZ_SCOPE_NODE } az_scope;
+
+/* Where units lie that are not resident on GPUs. */
+typedef enum {
+    AZ_CUT_NODE, /* each node's GPUs hold them, a lane's stretch each (comm/fabric.h) */
+    AZ_CUT_ALL,  /* all GPUs hold them, a position's part each */
+    AZ_CUT_HOST  /* the nodes' hosts hold stripes of them, as without GPUs, and bring them together
+                  in slots of their own, from where each GPU takes its lane's stretch */
+} az_gpu_cut;
+/* node in scope node, and on one node; else host where MPI joins the nodes. Pure. */
+az_gpu_cut az_shard_find_cut(az_scope scope, bool nccl_between_nodes, const az_topology *topology);
+/* GPUs as what the functions above call nodes: count_held (exact but for AZ_CUT_HOST, of which a
+ * GPU holds nothing: 64 bytes here), count_excess, choose_resident. Pure. */
+az_topology az_shard_list_gpus(az_gpu_cut cut, const az_topology *topology);
+
+/* Memory of the base on GPUs. gpu: of each; held are resident units, with room up to a multiple of
+ * 64 bytes times positions, and parts of the others; own is the copy that poison wants. host: of a
+ * node and of a rank; held and slots are 0 but with AZ_CUT_HOST (slots are pinned). */
+typedef struct {
+    az_shard_sizes gpu, host;
+} az_shard_gpu_sizes;
+/* Pure. */
+az_shard_gpu_sizes az_shard_measure_gpus(const az_unit_list *list, const bool *resident,
+                                         int n_slots, bool poison, az_gpu_cut cut,
+                                         const az_topology *topology);
+
+/* ---- the base itself ---- */
 
 /* Who reads. job: each byte is read from the files once, and comes from node to node where it is
  * resident; each node reads a few blocks besides, by which files that differ are found. node: each
  * node reads what is resident there, its ranks a part each; of cut units each byte is read once.
  * map: nothing is copied: every unit is resident, as the system's cache of the files, which jobs of
- * a node share. auto: job. */
+ * a node share; not on GPUs. auto: job. */
 typedef enum { AZ_LOAD_AUTO, AZ_LOAD_JOB, AZ_LOAD_NODE, AZ_LOAD_MAP } az_load_way;
 
 typedef struct {
@@ -112,7 +143,7 @@ typedef struct {
 az_err az_shard_create(az_shard **out_shard, const az_config *config, const az_table *table,
                        const az_tensor_set *set, az_comm *comm, const az_shard_options *options);
 void az_shard_destroy(az_shard *opt_shard);
-/* node where every unit is resident, else world. Local. */
+/* node where every unit is resident, or cut over the GPUs of a node; else world. Local. */
 az_scope az_shard_get_scope(const az_shard *shard);
 /* The units, and which of them are resident. Local. */
 const az_unit_list *az_shard_get_units(const az_shard *shard);
@@ -153,7 +184,8 @@ const char *az_shard_describe_pages(const az_shard *shard);
 az_err az_shard_check_files(const az_shard *shard);
 
 typedef struct {
-    az_shard_sizes sizes;
+    az_shard_sizes sizes;              /* on GPUs: of each GPU */
+    az_shard_sizes host;               /* on GPUs: of their hosts */
     size_t base_bytes, resident_bytes; /* of all units, of the resident ones */
     bool mapped;                       /* nothing but tensors that are not aligned was copied */
     int n_units, n_resident;

@@ -2,6 +2,8 @@
  * where there is more of it than must be. Everything here is a pure function of sizes. */
 #include <config.h>
 
+#include <limits.h>
+
 #include "shard/shard_priv.h"
 
 /* A unit this many times smaller than the largest is small: resident before any other, since a
@@ -110,6 +112,14 @@ void az_shard_choose_resident(bool *resident, const az_unit_list *list, size_t s
         take_most(resident, &c, &spend);
 }
 
+/* What a rank has of its own for the units, but for what brings them together. */
+static size_t count_index(const az_unit_list *list)
+{
+    return sizeof(az_shard) + (size_t)list->n_units * (sizeof(az_unit_info) + sizeof(az_unit)) +
+           (size_t)list->n_members * sizeof(az_member) +
+           (size_t)(AZ_SHARD_PROGRAM * list->n_units) * sizeof(int);
+}
+
 az_shard_sizes az_shard_measure(const az_unit_list *list, const bool *resident, int n_slots,
                                 bool poison, const az_topology *topology)
 {
@@ -131,8 +141,68 @@ az_shard_sizes az_shard_measure(const az_unit_list *list, const bool *resident, 
     az_spread_measure(&spread, list->n_units, n_cut, n_slots, s.slot_each, longest, topology);
     s.n_slots = n_slots < n_cut ? n_slots : n_cut;
     s.slots = spread.slot_bytes;
-    s.own = sizeof(az_shard) + (size_t)list->n_units * (sizeof(az_unit_info) + sizeof(az_unit)) +
-            (size_t)list->n_members * sizeof(az_member) + (size_t)longest * sizeof(int) +
-            spread.own_bytes + (poison ? largest : 0);
+    s.own = count_index(list) + spread.own_bytes + (poison ? largest : 0);
+    return s;
+}
+
+/* ---- GPUs */
+
+az_gpu_cut az_shard_find_cut(az_scope scope, bool nccl_between_nodes, const az_topology *topology)
+{
+    if (scope == AZ_SCOPE_NODE || topology->n_nodes == 1)
+        return AZ_CUT_NODE;
+    return nccl_between_nodes ? AZ_CUT_ALL : AZ_CUT_HOST;
+}
+
+/* A lane's stretch is a part for each node. */
+az_topology az_shard_list_gpus(az_gpu_cut cut, const az_topology *t)
+{
+    static const az_topology host = {.n_nodes = INT_MAX, .n_lanes = 1};
+    if (cut == AZ_CUT_HOST)
+        return host;
+    if (cut == AZ_CUT_NODE)
+        return (az_topology){.n_ranks = t->n_lanes, .n_nodes = t->n_lanes, .n_lanes = t->n_nodes};
+    const int n = t->n_lanes * t->n_nodes;
+    return (az_topology){.n_ranks = n, .n_nodes = n, .n_lanes = 1};
+}
+
+size_t az_shard_count_part(const az_unit_info *unit, const az_topology *t)
+{
+    return az_fabric_cut(az_fabric_room(unit->bytes, t->n_lanes * t->n_nodes), 1,
+                         t->n_lanes * t->n_nodes);
+}
+
+az_shard_gpu_sizes az_shard_measure_gpus(const az_unit_list *list, const bool *resident,
+                                         int n_slots, bool poison, az_gpu_cut cut,
+                                         const az_topology *t)
+{
+    az_shard_gpu_sizes s = {0};
+    az_spread_sizes spread = {0};
+    const int n_positions = t->n_lanes * t->n_nodes, longest = AZ_SHARD_PROGRAM * list->n_units;
+    const size_t parts = cut == AZ_CUT_NODE ? (size_t)t->n_nodes : cut == AZ_CUT_ALL;
+    int n_cut = 0;
+    for (int u = 0; u < list->n_units; u++) {
+        const az_unit_info *unit = &list->units[u];
+        const size_t room = az_fabric_room(unit->bytes, n_positions);
+        s.gpu.held += resident[u] ? room : parts * az_shard_count_part(unit, t);
+        if (poison && unit->bytes > s.gpu.own)
+            s.gpu.own = unit->bytes;
+        if (resident[u])
+            continue;
+        n_cut++;
+        s.gpu.slot_each = room > s.gpu.slot_each ? room : s.gpu.slot_each;
+        s.host.held += cut == AZ_CUT_HOST ? az_shard_count_held(unit, false, t) : 0;
+        if (cut == AZ_CUT_HOST && unit->bytes > s.host.slot_each)
+            s.host.slot_each = unit->bytes;
+    }
+    s.gpu.n_slots = n_slots < n_cut ? n_slots : n_cut;
+    s.gpu.slots = (size_t)s.gpu.n_slots * s.gpu.slot_each;
+    s.host.n_slots = cut == AZ_CUT_HOST ? s.gpu.n_slots : 0;
+    if (cut == AZ_CUT_HOST)
+        az_spread_measure(&spread, list->n_units, n_cut, n_slots, s.host.slot_each, longest, t);
+    s.host.slots = spread.slot_bytes;
+    s.host.own = count_index(list) + sizeof(az_shard_gpu) + spread.own_bytes +
+                 az_timetable_measure(list->n_units, s.gpu.n_slots, longest) +
+                 2 * (size_t)s.gpu.n_slots * sizeof(az_event *) + (size_t)longest * sizeof(int);
     return s;
 }

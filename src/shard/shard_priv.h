@@ -4,6 +4,7 @@
 
 #include "comm/shared.h"
 #include "comm/spread.h"
+#include "comm/timetable.h"
 #include "shard/shard.h"
 #include "shard/shard_map.h"
 
@@ -24,6 +25,7 @@ typedef struct {
     int first, n_members; /* in members */
     bool resident;
     size_t held_off; /* in held: of the unit, or of this node's stripes of it, lane after lane */
+    size_t gpu_off;  /* in the GPU's held: of the unit, or of what this GPU holds of it */
 } az_unit;
 
 /* The units of a model with their tensors. */
@@ -38,6 +40,27 @@ typedef struct {
     size_t begin, end;
 } az_range;
 
+/* The base on a GPU. */
+typedef struct {
+    az_dev *dev;
+    az_fabric *fabric;
+    az_gpu_cut cut;
+    char *held, *slots; /* in the GPU's memory, and so is copy */
+    char *copy;         /* poison: the gathered unit */
+    size_t slot_bytes;
+    az_timetable timetable; /* of slots */
+    az_event **used;        /* [n_slots] the compute queue is done with the slot's last unit */
+    az_event **brought;     /* [n_slots] what was last fetched into the slot is there */
+    int n_released;         /* positions of the walk */
+    int n_begun;            /* fetches of the walk that are queued */
+    /* AZ_CUT_HOST. */
+    int *staged;      /* [AZ_SHARD_PROGRAM n_units] units of the walk's fetches */
+    bool staging;     /* a unit of the host's spread is being copied in */
+    az_event *copied; /* it has been */
+    double waited_s;
+    int64_t gathers, fetches, received_bytes;
+} az_shard_gpu;
+
 struct az_shard {
     az_index index;
     const az_config *config;
@@ -47,7 +70,8 @@ struct az_shard {
     az_load_way load;
     az_shared *memory; /* resident units and stripes, written while they are read only */
     az_shard_map *map; /* AZ_LOAD_MAP: in the place of memory, which is NULL then */
-    az_spread *spread; /* of all units */
+    az_shard_gpu *gpu; /* NULL: the base lies on the host */
+    az_spread *spread; /* of all units; on a GPU of those that the hosts hold, else NULL */
     char *copy;        /* poison: the gathered unit */
     bool walking;      /* between begin and end */
     int *program;      /* its units, [AZ_SHARD_PROGRAM n_units] */
@@ -73,6 +97,13 @@ const char *az_shard_find_mapped(const az_shard *shard, const az_member *member)
 /* Read this rank's part from the files; complete what is resident; make the fingerprint's sum.
  * Collective. */
 az_err az_shard_load(az_shard *shard, const az_tensor_set *set);
+
+/* ---- on a GPU (shard_gpu.c, shard_gpu_gather.c, shard_gpu_load.c) */
+
+/* Room for a part of a unit, at every position, on GPUs; parts are those of az_fabric_cut. */
+size_t az_shard_count_part(const az_unit_info *unit, const az_topology *topology);
+/* The bytes of a unit that this GPU holds, or takes from the host; empty without a lane. */
+az_range az_shard_find_range(const az_shard *shard, int u);
 
 /* ---- the fingerprint (shard_fingerprint.c) */
 
