@@ -19,11 +19,12 @@ Device *device_of(void *self)
     return static_cast<Device *>(self);
 }
 
-/* The failure in text; 0 if there is none. */
+/* The failure in text; 0 if there is none. It is cleared, so that the next launch does not find it. */
 int describe_error(cudaError_t e, char *text, size_t size)
 {
     if (e == cudaSuccess)
         return 0;
+    (void)cudaGetLastError();
     snprintf(text, size, "%s", cudaGetErrorString(e));
     return -1;
 }
@@ -249,6 +250,8 @@ int is_done(void *self, void *event)
     const cudaError_t e = cudaEventQuery(static_cast<cudaEvent_t>(event));
     if (e != cudaErrorNotReady)
         check(device_of(self), e, "queued work");
+    else
+        (void)cudaGetLastError(); /* or the next launch would find it */
     return e == cudaSuccess;
 }
 

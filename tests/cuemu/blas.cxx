@@ -130,7 +130,7 @@ start(cublasHandle_t h, cublasOperation_t ta, cublasOperation_t tb, int m, int n
              batch);
         return true;
     });
-    return CUBLAS_STATUS_SUCCESS;
+    return status() ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
 }
 
 } // namespace
@@ -146,6 +146,8 @@ const char *cublasGetStatusString(cublasStatus_t s)
         return "CUBLAS_STATUS_NOT_INITIALIZED";
     case CUBLAS_STATUS_INVALID_VALUE:
         return "CUBLAS_STATUS_INVALID_VALUE";
+    case CUBLAS_STATUS_EXECUTION_FAILED:
+        return "CUBLAS_STATUS_EXECUTION_FAILED";
     case CUBLAS_STATUS_NOT_SUPPORTED:
         return "CUBLAS_STATUS_NOT_SUPPORTED";
     }

@@ -71,6 +71,9 @@ struct Done {
 std::shared_ptr<Done> enqueue(cudaStream_t, const char *what, std::function<bool()> step,
                               std::shared_ptr<Done> after = nullptr);
 
+/* cudaSuccess, or the error of an operation that has failed: then of every call. */
+cudaError_t status();
+
 /* Operations call this on every device range they touch on behalf of a
  * library: dies unless it lies in one live device allocation.             */
 void use(const void *p, size_t bytes, bool write, const char *what);

@@ -239,7 +239,7 @@ __attribute__((always_inline)) inline ncclResult_t call(What w, const void *send
         group.push_back(go);
     else
         go();
-    return ncclSuccess;
+    return status() ? ncclUnhandledCudaError : ncclSuccess;
 }
 
 } // namespace

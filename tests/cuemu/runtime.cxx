@@ -32,6 +32,7 @@ struct Op {
     std::string what;
     const void *caller;
     char token;
+    bool broken = false; /* the one that fails, CUEMU_FAIL */
 };
 
 } // namespace
@@ -65,6 +66,8 @@ std::vector<CUstream_st *> streams;
 CUstream_st *legacy_stream;
 std::map<const void *, int> max_shared;
 cudaError_t last_error = cudaSuccess;
+cudaError_t sticky = cudaSuccess; /* once an operation has failed: what every call returns */
+uint64_t fails_at, operations;    /* CUEMU_FAIL: the n-th operation, counted from 1 */
 Rng rng;
 /* The policy depends on the seed only, hence is the same on all ranks. */
 unsigned eagerness; /* per mille of calls in which the queues advance */
@@ -183,6 +186,15 @@ void report_leaks()
         _exit(3);
 }
 
+/* CUEMU_FAIL=n: the n-th operation of each process fails; r:n: of rank r. */
+void read_fail(int rank)
+{
+    const char *s = getenv("CUEMU_FAIL");
+    const char *colon = s ? strchr(s, ':') : nullptr;
+    if (s && (!colon || atoi(s) == rank))
+        fails_at = strtoull(colon ? colon + 1 : s, nullptr, 10);
+}
+
 void init()
 {
     static bool done;
@@ -190,6 +202,7 @@ void init()
         return;
     done = true;
     const char *rank = getenv("PMI_RANK");
+    read_fail(rank ? atoi(rank) : 0);
     rng.seed(seed(), rank ? (uint64_t)atoi(rank) : 0);
     Rng common;
     common.seed(seed(), 0xc0ffee);
@@ -212,7 +225,7 @@ void init()
 
 cudaError_t fail(cudaError_t e)
 {
-    return last_error = e;
+    return last_error = sticky ? sticky : e;
 }
 
 CUstream_st *resolve(cudaStream_t s)
@@ -346,7 +359,9 @@ bool progress()
         hb_acquire(op->after.get());
     __tsan_func_entry(op->caller); /* reports then show who queued it */
 #endif
-    bool over = !op->step || op->step();
+    if (op->broken)
+        sticky = last_error = cudaErrorIllegalAddress;
+    bool over = sticky || !op->step || op->step(); /* nothing is done any more after a failure */
     if (!over && patience > 0) {
         double end = now() + patience;
         while (!(over = op->step()) && now() < end)
@@ -445,6 +460,11 @@ uint64_t seed()
     return s;
 }
 
+cudaError_t status()
+{
+    return sticky;
+}
+
 void lock(const void *caller)
 {
     mutex.lock();
@@ -487,6 +507,7 @@ static std::shared_ptr<Done> push(CUstream_st *s, const char *what, std::functio
     Op *op =
         new Op{std::move(step), std::move(after), std::make_shared<Done>(), what, api_caller, 0};
     op->finished->when = now(); /* when queued, until it is done */
+    op->broken = op->step && ++operations == fails_at;
     hb_release(&op->token);
     s->q.push_back(op);
 #ifdef CUEMU_TSAN
@@ -565,7 +586,7 @@ cudaError_t alloc(void **out, size_t n, bool pinned, cudaStream_t *stream)
         live_bytes += n;
     *out = p;
     (void)stream; /* usable at once, which is more than what is promised */
-    return cudaSuccess;
+    return status();
 }
 
 cudaError_t func_attribute(const void *k, cudaFuncAttribute, int v)
@@ -603,7 +624,7 @@ cudaError_t launch(const void *k, ThreadFn fn, std::shared_ptr<void> call, const
         run_grid(g);
         return true;
     });
-    return cudaSuccess;
+    return status();
 }
 
 } // namespace cuemu
@@ -624,7 +645,7 @@ __attribute__((always_inline)) inline cudaError_t copy(const Copy &c, cudaMemcpy
 {
     Lock l;
     if (!c.w || !c.h)
-        return cudaSuccess;
+        return status();
     size_t dn = c.dp * (c.h - 1) + c.w, sn = c.sp * (c.h - 1) + c.w;
     const Alloc *d = find(c.d, 0), *s = find(c.s, 0);
     bool ddev = d && !d->pinned, sdev = s && !s->pinned;
@@ -647,14 +668,14 @@ __attribute__((always_inline)) inline cudaError_t copy(const Copy &c, cudaMemcpy
     });
     if (wait || !d || !s)
         sync_stream(resolve(st)); /* pageable: no overlap */
-    return cudaSuccess;
+    return status();
 }
 
 __attribute__((always_inline)) inline cudaError_t set(void *p, int v, size_t n, cudaStream_t st)
 {
     Lock l;
     if (!n)
-        return cudaSuccess;
+        return status();
     if (!find(p, n))
         return fail(cudaErrorInvalidValue);
     enqueue(st, "memset", [=] {
@@ -663,7 +684,7 @@ __attribute__((always_inline)) inline cudaError_t set(void *p, int v, size_t n, 
         memset(p, v, n);
         return true;
     });
-    return cudaSuccess;
+    return status();
 }
 
 void release(void *p)
@@ -682,13 +703,13 @@ __attribute__((always_inline)) inline cudaError_t free_now(void *p, bool pinned)
 {
     Lock l;
     if (!p)
-        return cudaSuccess;
+        return status();
     auto it = allocs.find((uintptr_t)p);
     if (it == allocs.end() || it->second.pinned != pinned || it->second.registered)
         return fail(cudaErrorInvalidValue);
     sync_all();
     release(p);
-    return cudaSuccess;
+    return status();
 }
 
 bool known(cudaStream_t s)
@@ -731,48 +752,57 @@ std::vector<int> visible_devices()
     if (!known(s))      \
     return fail(cudaErrorInvalidResourceHandle)
 
+namespace
+{
+struct ErrorText {
+    cudaError_t code;
+    const char *name, *text;
+};
+const ErrorText *text_of(cudaError_t e)
+{
+#define ERROR(name, text) {name, #name, text}
+    static const ErrorText texts[] = {
+        ERROR(cudaSuccess, "no error"),
+        ERROR(cudaErrorInvalidValue, "invalid argument"),
+        ERROR(cudaErrorMemoryAllocation, "out of memory"),
+        ERROR(cudaErrorInvalidConfiguration, "invalid configuration argument"),
+        ERROR(cudaErrorInvalidMemcpyDirection, "invalid copy direction for memcpy"),
+        ERROR(cudaErrorInsufficientDriver,
+              "CUDA driver version is insufficient for CUDA runtime version"),
+        ERROR(cudaErrorNoDevice, "no CUDA-capable device is detected"),
+        ERROR(cudaErrorInvalidDevice, "invalid device ordinal"),
+        ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle"),
+        ERROR(cudaErrorNotReady, "device not ready"),
+        ERROR(cudaErrorIllegalAddress, "an illegal memory access was encountered"),
+        ERROR(cudaErrorHostMemoryAlreadyRegistered,
+              "part or all of the requested memory range is already mapped"),
+        ERROR(cudaErrorHostMemoryNotRegistered,
+              "pointer does not correspond to a registered memory region")};
+#undef ERROR
+    static const ErrorText unknown = {e, "unrecognized error code", "unrecognized error code"};
+    for (const ErrorText &t : texts)
+        if (t.code == e)
+            return &t;
+    return &unknown;
+}
+} // namespace
+
 extern "C" {
 
 const char *cudaGetErrorName(cudaError_t e)
 {
-    switch (e) {
-    case cudaSuccess:
-        return "cudaSuccess";
-    case cudaErrorInvalidValue:
-        return "cudaErrorInvalidValue";
-    case cudaErrorMemoryAllocation:
-        return "cudaErrorMemoryAllocation";
-    case cudaErrorInvalidConfiguration:
-        return "cudaErrorInvalidConfiguration";
-    case cudaErrorInvalidMemcpyDirection:
-        return "cudaErrorInvalidMemcpyDirection";
-    case cudaErrorInsufficientDriver:
-        return "cudaErrorInsufficientDriver";
-    case cudaErrorNoDevice:
-        return "cudaErrorNoDevice";
-    case cudaErrorInvalidDevice:
-        return "cudaErrorInvalidDevice";
-    case cudaErrorInvalidResourceHandle:
-        return "cudaErrorInvalidResourceHandle";
-    case cudaErrorNotReady:
-        return "cudaErrorNotReady";
-    case cudaErrorHostMemoryAlreadyRegistered:
-        return "cudaErrorHostMemoryAlreadyRegistered";
-    case cudaErrorHostMemoryNotRegistered:
-        return "cudaErrorHostMemoryNotRegistered";
-    }
-    return "cudaErrorUnknown";
+    return text_of(e)->name;
 }
 const char *cudaGetErrorString(cudaError_t e)
 {
-    return cudaGetErrorName(e);
+    return text_of(e)->text;
 }
 
 cudaError_t cudaGetLastError(void)
 {
     Lock l;
     cudaError_t e = last_error;
-    last_error = cudaSuccess;
+    last_error = sticky; /* such a one stays */
     return e;
 }
 cudaError_t cudaPeekAtLastError(void)
@@ -798,7 +828,7 @@ cudaError_t cudaGetDeviceCount(int *n)
 {
     std::vector<int> v = visible_devices();
     *n = (int)v.size();
-    return *n ? cudaSuccess : fail(cudaErrorNoDevice);
+    return *n ? status() : fail(cudaErrorNoDevice);
 }
 cudaError_t cudaSetDevice(int d)
 {
@@ -808,7 +838,7 @@ cudaError_t cudaSetDevice(int d)
     if (device >= 0 && device != d)
         die("a process may use one device only");
     device = d;
-    return cudaSuccess;
+    return status();
 }
 cudaError_t cudaGetDevice(int *d)
 {
@@ -829,7 +859,7 @@ cudaError_t cudaHostRegister(void *p, size_t n, unsigned)
     if (find(p, 0))
         return fail(cudaErrorHostMemoryAlreadyRegistered);
     allocs[(uintptr_t)p] = {n, true, alloc_serial++, true};
-    return cudaSuccess;
+    return status();
 }
 cudaError_t cudaHostUnregister(void *p)
 {
@@ -839,7 +869,7 @@ cudaError_t cudaHostUnregister(void *p)
         return fail(cudaErrorHostMemoryNotRegistered);
     sync_all();
     allocs.erase(it);
-    return cudaSuccess;
+    return status();
 }
 cudaError_t cudaMemGetInfo(size_t *f, size_t *t)
 {
@@ -847,7 +877,7 @@ cudaError_t cudaMemGetInfo(size_t *f, size_t *t)
     const char *cap = getenv("CUEMU_MEMORY");
     *t = cap ? strtoull(cap, nullptr, 10) : (size_t)1 << 36;
     *f = *t - live_bytes;
-    return cudaSuccess;
+    return status();
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int d)
 {
@@ -867,21 +897,21 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int d)
     p->maxThreadsPerBlock = 1024;
     p->major = 9;
     p->multiProcessorCount = 4;
-    return cudaSuccess;
+    return status();
 }
 cudaError_t cudaDeviceGetAttribute(int *v, cudaDeviceAttr a, int)
 {
     *v = a == cudaDevAttrMaxThreadsPerBlock    ? 1024
          : a == cudaDevAttrMultiProcessorCount ? 4
                                                : 227 * 1024;
-    return cudaSuccess;
+    return status();
 }
 
 cudaError_t cudaDeviceSynchronize(void)
 {
     Lock l;
     sync_all();
-    return cudaSuccess;
+    return status();
 }
 cudaError_t cudaFree(void *p)
 {
@@ -899,7 +929,7 @@ cudaError_t cudaFreeAsync(void *p, cudaStream_t s)
         release(p);
         return true;
     });
-    return cudaSuccess;
+    return status();
 }
 
 cudaError_t cudaMemcpy(void *d, const void *s, size_t n, cudaMemcpyKind k)
@@ -928,7 +958,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags)
 {
     Lock l;
     *s = new_stream(flags);
-    return cudaSuccess;
+    return status();
 }
 cudaError_t cudaStreamCreate(cudaStream_t *s)
 {
@@ -942,7 +972,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *lo, int *hi)
 {
     *lo = 0;
     *hi = -5;
-    return cudaSuccess;
+    return status();
 }
 cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
@@ -950,14 +980,14 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
     if (!s || !known(s))
         return fail(cudaErrorInvalidResourceHandle);
     s->destroyed = true; /* what is queued still runs; sync_all() deletes it */
-    return cudaSuccess;
+    return status();
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
     Lock l;
     CHECK_STREAM(s);
     sync_stream(resolve(s));
-    return cudaSuccess;
+    return status();
 }
 cudaError_t cudaStreamQuery(cudaStream_t s)
 {
@@ -968,9 +998,9 @@ cudaError_t cudaStreamQuery(cudaStream_t s)
         progress();
     }
     if (!resolve(s)->q.empty())
-        return cudaErrorNotReady;
+        return fail(cudaErrorNotReady); /* it must be cleared, as on a GPU */
     sync_stream(resolve(s));
-    return cudaSuccess;
+    return status();
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 {
@@ -978,7 +1008,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
     CHECK_STREAM(s);
     if (e->last)
         enqueue(s, "wait for an event", nullptr, e->last);
-    return cudaSuccess;
+    return status();
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void *data)
 {
@@ -989,13 +1019,13 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void *data)
         f(data);
         return true;
     });
-    return cudaSuccess;
+    return status();
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t *e)
 {
     *e = new CUevent_st;
-    return cudaSuccess;
+    return status();
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned)
 {
@@ -1004,37 +1034,37 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned)
 cudaError_t cudaEventDestroy(cudaEvent_t e)
 {
     delete e;
-    return cudaSuccess;
+    return status();
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
     Lock l;
     CHECK_STREAM(s);
     e->last = enqueue(s, "record of an event", nullptr);
-    return cudaSuccess;
+    return status();
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {
     Lock l;
     if (!e->last)
-        return cudaSuccess;
+        return status();
     run_until([&] { return e->last->done; });
     hb_acquire(e->last.get());
-    return cudaSuccess;
+    return status();
 }
 cudaError_t cudaEventQuery(cudaEvent_t e)
 {
     Lock l;
     if (!e->last)
-        return cudaSuccess;
+        return status();
     {
         DeviceSection d;
         progress();
     }
     if (!e->last->done)
-        return cudaErrorNotReady;
+        return fail(cudaErrorNotReady);
     hb_acquire(e->last.get());
-    return cudaSuccess;
+    return status();
 }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b)
 {
@@ -1044,7 +1074,7 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b)
     if (!a->last->done || !b->last->done)
         return cudaErrorNotReady;
     *ms = (float)(1e3 * (b->last->when - a->last->when));
-    return cudaSuccess;
+    return status();
 }
 
 } // extern "C"

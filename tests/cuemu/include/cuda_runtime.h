@@ -117,7 +117,8 @@ enum cudaError_t {
     cudaErrorHostMemoryAlreadyRegistered = 712,
     cudaErrorHostMemoryNotRegistered = 713,
     cudaErrorInvalidResourceHandle = 400,
-    cudaErrorNotReady = 600
+    cudaErrorNotReady = 600,
+    cudaErrorIllegalAddress = 700
 };
 enum cudaMemcpyKind {
     cudaMemcpyHostToHost,
