@@ -128,6 +128,9 @@ enum cudaMemcpyKind {
     cudaMemcpyDefault
 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+struct cudaFuncAttributes {
+    int maxThreadsPerBlock;
+};
 enum cudaDeviceAttr {
     cudaDevAttrMaxThreadsPerBlock = 1,
     cudaDevAttrMultiProcessorCount = 16,
@@ -358,6 +361,11 @@ template <class T> cudaError_t cudaHostAlloc(T **p, size_t n, unsigned)
 template <class K> cudaError_t cudaFuncSetAttribute(K *k, cudaFuncAttribute a, int v)
 {
     return cuemu::func_attribute((const void *)k, a, v);
+}
+template <class K> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, K *)
+{
+    a->maxThreadsPerBlock = 1024;
+    return cudaSuccess;
 }
 template <class... P>
 cudaError_t cudaLaunchKernel(void (*k)(P...), dim3 g, dim3 b, void **args, size_t sh = 0,
