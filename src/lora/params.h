@@ -11,6 +11,10 @@
  *                          is needed (comm/spread.h), once a node; on one node there is nothing to
  *                          bring, and it is the same as the other
  *
+ * On GPUs it is each GPU, not each node, that has the buffer, or a slice and two layers; parts are
+ * brought together over the fabric (comm/fabric.h). Operations read and update values in the
+ * device's memory; the host sees and writes this rank's slice through a copy of it.
+ *
  * Nobody may read while owners write. Owners write outside of walks, after a call in which all
  * ranks have met and before az_params_share, after which all may read what they have written. */
 #ifndef AZ_LORA_PARAMS_H
@@ -46,10 +50,23 @@ void az_params_destroy(az_params *opt_params);
 const az_spans *az_params_get_spans(const az_params *params);
 /* Seconds that this rank has waited for layers. */
 double az_params_get_waited(const az_params *params);
-/* What this rank owns: elements [*out_first, *out_first + *out_n), to be written by it alone. */
+/* What was handed to az_params_create. */
+const az_kern *az_params_get_kern(const az_params *params);
+az_fabric *az_params_get_fabric(const az_params *params);
+
+/* ---- writing */
+
+/* What this rank owns: elements [*out_first, *out_first + *out_n), to be written by it alone. In
+ * the host's memory: on a GPU a copy, which az_params_pull makes anew. */
 float *az_params_get_slice(const az_params *params, int64_t *out_first, int64_t *out_n);
-/* All see what owners have written. Collective. */
+/* The same elements where operations find them: in the device's memory. */
+float *az_params_get_slice_d(const az_params *params);
+/* The host's copy is what operations have made of the slice. Local. */
+void az_params_pull(az_params *params);
+/* All see what owners have written, on the host. Collective. */
 void az_params_share(az_params *params);
+/* All see what owners' operations have written, in the device's memory. Collective. */
+void az_params_share_updated(az_params *params);
 /* Values on rank 0, flat [n elements], become everyone's. Fails for want of memory only.
  * Collective. */
 az_err az_params_hand_out(az_params *params, const float *opt_flat);
@@ -59,14 +76,14 @@ az_err az_params_hand_out(az_params *params, const float *opt_flat);
 /* Begin a walk: the layers will be wanted in order, and with backward those from the last to the
  * lowest one that has pairs once more. Collective. */
 void az_params_begin(az_params *params, bool backward);
-/* The elements of the next layer's pairs, valid until they are released. Local, but gathers wait
- * for other ranks. */
+/* The elements of the next layer's pairs in the device's memory, valid until they are released.
+ * Local, but gathers wait for other ranks. */
 const float *az_params_get_layer(az_params *params, int layer);
 void az_params_release_layer(az_params *params);
 /* End a walk, after its last layer or, on all ranks, after the same earlier one. Collective. */
 void az_params_end(az_params *params);
-/* All elements, on rank 0 (*out_flat is NULL elsewhere), valid until they are released. Not within
- * a walk. Collective. */
+/* All elements, on rank 0 in the host's memory (*out_flat is NULL elsewhere), valid until they are
+ * released. Not within a walk. Collective. */
 az_err az_params_gather_all(const float **out_flat, az_params *params);
 void az_params_release_all(az_params *params);
 
@@ -81,6 +98,12 @@ typedef struct {
 } az_footprint;
 az_footprint az_params_measure(const az_spans *spans, az_params_placement placement,
                                const az_topology *topology);
+/* The same for GPUs: of a GPU's memory, and of the host's. topology: of the job's ranks. */
+typedef struct {
+    az_footprint device, host;
+} az_params_sizes;
+az_params_sizes az_params_measure_gpu(const az_spans *spans, az_params_placement placement,
+                                      const az_topology *topology);
 /* What a walk there and back brings where parameters are gathered (comm/spread.h): the first one
  * after an update finds the slots empty. Local; fails for want of memory only. */
 az_err az_params_count_walk(az_spread_traffic *out, const az_spans *spans);

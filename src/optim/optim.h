@@ -13,7 +13,12 @@
  *
  * The norm is formed from sums of blocks of squares added in block order.
  *
- * Order of a step on the ranks of a node, with what keeps them apart:
+ * On GPUs each rank adds to sums of its own in the memory of its GPU, which are reduced over the
+ * fabric (comm/fabric.h); squares come to the host, which decides on the update, and the update is
+ * the GPU's.
+ *
+ * Order of a step on the ranks of a node, with what keeps them apart (on the CPU; optim_device.c
+ * says what does on GPUs):
  *
  *   begin      each clears its part of the sums | node barrier: all is clear
  *   add        each adds to the sums
@@ -48,7 +53,7 @@ typedef struct {
     bool finite;      /* false: nothing was updated */
 } az_optim_result;
 
-/* params is borrowed. Collective (agrees on memory). */
+/* For the device that params are for. params is borrowed. Collective (agrees on memory). */
 az_err az_optim_create(az_optim **out_optim, az_params *params, const az_optim_options *options,
                        az_reduce reduce, az_comm *comm);
 /* Local, on all ranks. */
@@ -56,8 +61,8 @@ void az_optim_destroy(az_optim *opt_optim);
 /* Start a step of n_micro micro-batches (over all ranks): sums are zero. Collective over the node.
  */
 void az_optim_begin(az_optim *optim, int n_micro);
-/* Add the gradient of one micro-batch for a layer's pairs, already divided by the step's targets.
- * With AZ_REDUCE_UNIT: of the layer whose turn it is. Local. */
+/* Add the gradient of one micro-batch for a layer's pairs, in the device's memory, already divided
+ * by the step's targets. With AZ_REDUCE_UNIT: of the layer whose turn it is. Local. */
 void az_optim_add(az_optim *optim, int layer, const float *grad);
 /* The layer's backward is done on this rank, for a group of micro-batches or for none: each layer's
  * in turn, in the same order on all ranks. Does nothing with AZ_REDUCE_STEP. Collective. */
@@ -70,16 +75,22 @@ void az_optim_add_loss(az_optim *optim, double loss);
 az_optim_result az_optim_step(az_optim *optim, double lr);
 /* Whether the last step's gradient has anything but zeros in the owned part of elements [off,
  * off+n). Local. */
-bool az_optim_has_gradient(const az_optim *optim, int64_t off, int64_t n);
-/* Moments of the slice that this rank owns (az_params_get_slice). Local. */
+bool az_optim_has_gradient(az_optim *optim, int64_t off, int64_t n);
+/* Moments of the slice that this rank owns (az_params_get_slice), in the host's memory: on a GPU a
+ * copy. Local. */
 float *az_optim_get_exp_avg(az_optim *optim);
 float *az_optim_get_exp_avg_sq(az_optim *optim);
+/* The host's copy is what updates have made of the moments; or they become what the host has
+ * written. Local. */
+void az_optim_pull(az_optim *optim);
+void az_optim_push(az_optim *optim);
 /* Updates made so far (steps that were not skipped): the exponent of AdamW's bias corrections. */
 int64_t az_optim_get_updates(const az_optim *optim);
 void az_optim_set_updates(az_optim *optim, int64_t updates);
-/* This node's sums of the step so far, [n] in units of AZ_FIXED_UNIT (kern.h); NULL with
- * AZ_REDUCE_UNIT. For tests. */
-const int64_t *az_optim_get_sums(const az_optim *optim);
+/* Sums of the step so far, [n] in units of AZ_FIXED_UNIT (kern.h): what this rank holds of them, so
+ * that those of all ranks add up to the gradient; on the CPU a node's first rank holds its node's.
+ * With AZ_REDUCE_STEP. For tests. Local. */
+void az_optim_copy_sums(int64_t *out, az_optim *optim);
 
 /* Memory as az_optim_create takes it. Pure. */
 typedef struct {
@@ -87,6 +98,12 @@ typedef struct {
 } az_optim_sizes;
 az_optim_sizes az_optim_measure(const az_spans *spans, const az_topology *topology,
                                 az_reduce reduce);
+/* The same for GPUs: of a GPU's memory, and of the host's. topology: of the job's ranks. */
+typedef struct {
+    az_optim_sizes device, host;
+} az_optim_gpu_sizes;
+az_optim_gpu_sizes az_optim_measure_gpu(const az_spans *spans, const az_topology *topology,
+                                        az_reduce reduce);
 
 /* Schedule of the learning rate, as transformers' get_*_schedule: linear warm-up from 0 over warmup
  * steps, then constant, linear or cosine decay from peak to floor at total steps. step counts from

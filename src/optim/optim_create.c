@@ -1,7 +1,8 @@
-/* optim: what it holds. */
+/* optim: what it holds, but for what optim_host.c and optim_device.c hold each in its way. */
 #include <config.h>
 
-#include "kern/kern.h"
+#include <string.h>
+
 #include "optim/optim_priv.h"
 
 int64_t az_optim_find_half(const az_spans *spans)
@@ -9,15 +10,6 @@ int64_t az_optim_find_half(const az_spans *spans)
     int64_t most = 0;
     for (int l = 0; l < spans->n; l++)
         most = az_max_i64(most, spans->off[l + 1] - spans->off[l]);
-    return most;
-}
-
-int64_t az_optim_find_part(const az_spans *spans, int64_t first, int64_t n)
-{
-    int64_t most = 0;
-    for (int l = 0; l < spans->n; l++)
-        most = az_max_i64(most, az_min_i64(spans->off[l + 1], first + n) -
-                                    az_max_i64(spans->off[l], first));
     return most;
 }
 
@@ -46,6 +38,8 @@ static az_err prepare(az_optim **out_optim, az_params *params, const az_optim_op
     const size_t n_nodes = (size_t)az_comm_get_topology(comm)->n_nodes;
     AZ_TRY(AZ_NEW(o, 1, "optimizer"));
     *out_optim = o;
+    o->kern = az_params_get_kern(params);
+    o->way = o->kern->numeric.gpu ? &az_optim_on_device : &az_optim_on_host;
     o->comm = comm;
     o->params = params;
     o->options = *options;
@@ -55,19 +49,10 @@ static az_err prepare(az_optim **out_optim, az_params *params, const az_optim_op
     o->n_blocks = az_ceil_div(o->n, AZ_PARAMS_BLOCK);
     o->half = az_optim_find_half(o->spans);
     o->n_sum = reduce == AZ_REDUCE_STEP ? o->n : 2 * o->half;
-    o->in_place = reduce == AZ_REDUCE_STEP && n_nodes == 1;
     AZ_TRY(AZ_NEW(o->cuts, n_nodes + 1, "optimizer"));
-    AZ_TRY(AZ_NEW(o->counts, n_nodes, "optimizer"));
     AZ_TRY(AZ_NEW(o->block_bytes, n_nodes, "optimizer"));
     AZ_TRY(AZ_NEW(o->block_offsets, n_nodes, "optimizer"));
     cut(o);
-    if (!o->in_place)
-        AZ_TRY(AZ_NEW(o->own, (size_t)o->n_own, "adapter gradients"));
-    if (reduce == AZ_REDUCE_UNIT)
-        AZ_TRY(AZ_NEW(o->part, (size_t)az_optim_find_part(o->spans, o->first, o->n_own),
-                      "adapter gradients"));
-    AZ_TRY(AZ_NEW(o->m, (size_t)o->n_own, "moments"));
-    AZ_TRY(AZ_NEW(o->v, (size_t)o->n_own, "moments"));
 out:
     return err;
 }
@@ -80,14 +65,10 @@ az_err az_optim_create(az_optim **out_optim, az_params *params, const az_optim_o
     *out_optim = NULL;
     err = prepare(&o, params, options, reduce, comm);
     AZ_TRY(az_comm_agree(comm, err));
-    AZ_TRY(az_shared_create(&o->sum_memory, (size_t)o->n_sum * sizeof *o->sum, "adze-gradients",
-                            "adapter gradients", 0, comm));
+    AZ_TRY(o->way->create(o));
     AZ_TRY(az_shared_create(&o->square_memory, (size_t)o->n_blocks * sizeof *o->squares,
                             "adze-squares", "optimizer", 0, comm));
-    o->sum = (int64_t *)az_shared_get(o->sum_memory);
     o->squares = (double *)az_shared_get(o->square_memory);
-    if (o->in_place)
-        o->own = o->sum + o->first;
     *out_optim = o;
     o = NULL;
 out:
@@ -99,53 +80,89 @@ void az_optim_destroy(az_optim *opt_optim)
 {
     if (opt_optim == NULL)
         return;
-    if (!opt_optim->in_place)
-        az_free(opt_optim->own);
+    opt_optim->way->destroy(opt_optim);
+    az_shared_destroy(opt_optim->square_memory);
     az_free(opt_optim->cuts);
-    az_free(opt_optim->counts);
     az_free(opt_optim->block_bytes);
     az_free(opt_optim->block_offsets);
-    az_free(opt_optim->part);
-    az_free(opt_optim->m);
-    az_free(opt_optim->v);
-    az_shared_destroy(opt_optim->sum_memory);
-    az_shared_destroy(opt_optim->square_memory);
     az_free(opt_optim);
 }
 
-/* One rank's part, by what it owns. */
-static void measure_slice(az_optim_sizes *s, const az_spans *spans, int64_t first, int64_t n,
-                          bool in_place, az_reduce reduce)
+/* ---- moments, for the host ---- */
+
+float *az_optim_get_exp_avg(az_optim *optim)
 {
-    const int64_t part = reduce == AZ_REDUCE_UNIT ? az_optim_find_part(spans, first, n) : 0;
-    const size_t gradient = (size_t)((in_place ? 0 : n) + part) * sizeof(int64_t);
-    const size_t moments = 2 * (size_t)n * sizeof(float);
-    if (gradient + moments > s->gradient.most + s->moments.most) {
-        s->gradient.most = gradient;
-        s->moments.most = moments;
+    return optim->m_host;
+}
+
+float *az_optim_get_exp_avg_sq(az_optim *optim)
+{
+    return optim->v_host;
+}
+
+void az_optim_pull(az_optim *o)
+{
+    az_dev *dev = o->kern->dev;
+    const size_t bytes = (size_t)o->n_own * sizeof *o->m;
+    if (o->m_host == o->m)
+        return;
+    az_dev_copy_out(dev, AZ_QUEUE_COMPUTE, o->m_host, o->m, bytes);
+    az_dev_copy_out(dev, AZ_QUEUE_COMPUTE, o->v_host, o->v, bytes);
+    az_dev_sync(dev, AZ_QUEUE_COMPUTE, AZ_SYNC_SAVE);
+}
+
+void az_optim_push(az_optim *o)
+{
+    az_dev *dev = o->kern->dev;
+    const size_t bytes = (size_t)o->n_own * sizeof *o->m;
+    if (o->m_host == o->m)
+        return;
+    az_dev_copy_in(dev, AZ_QUEUE_COMPUTE, o->m, o->m_host, bytes);
+    az_dev_copy_in(dev, AZ_QUEUE_COMPUTE, o->v, o->v_host, bytes);
+    az_dev_sync(dev, AZ_QUEUE_COMPUTE, AZ_SYNC_START);
+}
+
+int64_t az_optim_get_updates(const az_optim *optim)
+{
+    return optim->updates;
+}
+
+void az_optim_set_updates(az_optim *optim, int64_t updates)
+{
+    optim->updates = updates;
+}
+
+/* ---- sums, for the host ---- */
+
+bool az_optim_has_gradient(az_optim *o, int64_t off, int64_t n)
+{
+    int64_t at = az_max_i64(off, o->first);
+    const int64_t end = az_min_i64(off + n, o->first + o->n_own);
+    for (int64_t len; at < end; at += len) {
+        len = az_min_i64(end - at, AZ_OPTIM_PIECE);
+        const int64_t *sums = o->way->read(o, o->own + (at - o->first), len);
+        for (int64_t i = 0; i < len; i++)
+            if (sums[i] != 0)
+                return true;
     }
-    if (gradient + moments < s->gradient.least + s->moments.least) {
-        s->gradient.least = gradient;
-        s->moments.least = moments;
+    return false;
+}
+
+void az_optim_copy_sums(int64_t *out, az_optim *o)
+{
+    AZ_ASSERT(o->reduce == AZ_REDUCE_STEP);
+    memset(out, 0, (size_t)o->n * sizeof *out);
+    if (!o->kern->numeric.gpu && az_comm_node_rank(o->comm) > 0)
+        return;
+    for (int64_t at = 0, len; at < o->n; at += len) {
+        len = az_min_i64(o->n - at, AZ_OPTIM_PIECE);
+        memcpy(out + at, o->way->read(o, o->sum + at, len), (size_t)len * sizeof *out);
     }
 }
 
-az_optim_sizes az_optim_measure(const az_spans *spans, const az_topology *topology,
-                                az_reduce reduce)
+az_footprint az_optim_measure_common(const az_spans *spans, const az_topology *topology)
 {
-    const int64_t n = spans->off[spans->n];
-    const int n_positions = topology->n_lanes * topology->n_nodes;
-    const size_t tables = sizeof(az_optim) + (4 * (size_t)topology->n_nodes + 1) * sizeof(int64_t);
-    const bool step = reduce == AZ_REDUCE_STEP;
-    az_optim_sizes s = {.gradient.least = SIZE_MAX / 2, .other = {0, tables, tables}};
-    s.gradient.shared = (size_t)(step ? n : 2 * az_optim_find_half(spans)) * sizeof(int64_t);
-    s.other.shared = (size_t)az_ceil_div(n, AZ_PARAMS_BLOCK) * sizeof(double);
-    for (int p = 0; p < n_positions; p++) {
-        const int64_t first = az_params_cut(n, p, n_positions);
-        measure_slice(&s, spans, first, az_params_cut(n, p + 1, n_positions) - first,
-                      step && topology->n_nodes == 1, reduce);
-    }
-    if (n_positions < topology->n_ranks)
-        measure_slice(&s, spans, 0, 0, false, reduce);
-    return s;
+    const int64_t n_blocks = az_ceil_div(spans->off[spans->n], AZ_PARAMS_BLOCK);
+    const size_t own = sizeof(az_optim) + (3 * (size_t)topology->n_nodes + 1) * sizeof(int64_t);
+    return (az_footprint){(size_t)n_blocks * sizeof(double), own, own};
 }

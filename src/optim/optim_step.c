@@ -1,20 +1,46 @@
-/* optim: norm, clipping and the update. */
+/* optim: a step: begin, loss, norm, clipping and the update. */
 #include <config.h>
 
 #include <math.h>
+#include <string.h>
 
-#include "kern/kern_cpu.h"
 #include "optim/optim_priv.h"
 
 /* torch's clip_grad_norm_ divides by norm + 1e-6. */
 #define CLIP_EPS 1e-6
+
+void az_optim_begin(az_optim *optim, int n_micro)
+{
+    optim->turn = 0;
+    memset(optim->extras, 0, sizeof optim->extras);
+    /* So bounded, n_micro terms cannot leave the integer's range. */
+    optim->limit = AZ_FIXED_RANGE / (n_micro > 1 ? n_micro : 1);
+    optim->way->begin(optim);
+}
+
+void az_optim_add(az_optim *optim, int layer, const float *grad)
+{
+    optim->way->add(optim, layer, grad);
+}
+
+void az_optim_end_unit(az_optim *optim, int layer)
+{
+    if (optim->reduce == AZ_REDUCE_UNIT)
+        optim->way->end_unit(optim, layer);
+}
+
+void az_optim_add_loss(az_optim *optim, double loss)
+{
+    optim->extras[AZ_OPTIM_LOSS] +=
+        az_kern_to_fixed(loss, optim->limit, &optim->extras[AZ_OPTIM_OVERFLOW]);
+}
 
 /* Norm of the whole gradient, from each owner's part. */
 static double global_norm(az_optim *o)
 {
     double *lane = o->squares + o->cuts[0] / AZ_PARAMS_BLOCK;
     double *mine = o->squares + o->first / AZ_PARAMS_BLOCK, sum = 0;
-    az_kern_square_blocks_cpu(mine, o->own, (size_t)o->n_own, AZ_PARAMS_BLOCK);
+    o->way->square(o, mine);
     az_comm_lane_allgatherv(o->comm, mine, lane, o->block_bytes, o->block_offsets);
     az_comm_node_barrier(o->comm);
     for (int64_t b = 0; b < o->n_blocks; b++)
@@ -25,7 +51,7 @@ static double global_norm(az_optim *o)
 az_optim_result az_optim_step(az_optim *o, double lr)
 {
     az_optim_result result = {.clip = 1};
-    int64_t first, n;
+    o->way->count(o);
     az_comm_sum_i64(o->comm, o->extras, AZ_OPTIM_N_EXTRAS);
     result.finite = o->extras[AZ_OPTIM_OVERFLOW] == 0;
     if (!result.finite) {
@@ -33,7 +59,7 @@ az_optim_result az_optim_step(az_optim *o, double lr)
         return result;
     }
     result.loss = (double)o->extras[AZ_OPTIM_LOSS] * AZ_FIXED_UNIT;
-    az_optim_reduce(o);
+    o->way->reduce(o);
     result.grad_norm = global_norm(o);
     if (o->options.max_grad_norm > 0)
         result.clip = fmin(o->options.max_grad_norm / (result.grad_norm + CLIP_EPS), 1);
@@ -44,28 +70,9 @@ az_optim_result az_optim_step(az_optim *o, double lr)
                             .eps = o->options.eps,
                             .weight_decay = o->options.weight_decay,
                             .t = o->updates};
-    float *mine = az_params_get_slice(o->params, &first, &n);
-    az_kern_adamw_cpu(mine, o->m, o->v, o->own, result.clip, (size_t)n, &adamw);
-    az_params_share(o->params);
+    if (o->n_own > 0)
+        o->kern->op->adamw(o->kern->self, az_params_get_slice_d(o->params), o->m, o->v, o->own,
+                           result.clip, (size_t)o->n_own, &adamw);
+    az_params_share_updated(o->params);
     return result;
-}
-
-float *az_optim_get_exp_avg(az_optim *optim)
-{
-    return optim->m;
-}
-
-float *az_optim_get_exp_avg_sq(az_optim *optim)
-{
-    return optim->v;
-}
-
-int64_t az_optim_get_updates(const az_optim *optim)
-{
-    return optim->updates;
-}
-
-void az_optim_set_updates(az_optim *optim, int64_t updates)
-{
-    optim->updates = updates;
 }
