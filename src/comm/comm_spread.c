@@ -178,8 +178,9 @@ const char *az_spread_get(az_spread *s)
         const int fetch = s->timetable.brought[s->position];
         if (fetch >= 0 || s->seen_done < s->fetches)
             wait_for(s, is_there, s->fetches + fetch + 1);
-        data = az_shared_get_readonly(s->slots) +
-               (size_t)s->timetable.slot[s->position] * s->slot_bytes;
+        data =
+            (s->pinned_for != NULL ? az_shared_get(s->slots) : az_shared_get_readonly(s->slots)) +
+            (size_t)s->timetable.slot[s->position] * s->slot_bytes;
     }
     az_watch_end(s->comm->watch);
     s->held = true;

@@ -151,6 +151,18 @@ out:
     return err;
 }
 
+/* The mapping that can be written: what is pinned is a range of addresses. */
+az_err az_spread_pin(az_spread *s, az_dev *dev)
+{
+    az_err err = AZ_OK;
+    if (s->n_cut == 0)
+        return AZ_OK;
+    AZ_TRY(az_dev_pin(dev, az_shared_get(s->slots), (size_t)s->timetable.n_slots * s->slot_bytes));
+    s->pinned_for = dev;
+out:
+    return err;
+}
+
 void az_spread_destroy(az_spread *opt_spread)
 {
     az_spread *s = opt_spread;
@@ -165,6 +177,8 @@ void az_spread_destroy(az_spread *opt_spread)
         MPI_Comm_free(&s->lane);
     if (s->block != MPI_DATATYPE_NULL)
         MPI_Type_free(&s->block);
+    if (s->pinned_for != NULL)
+        az_dev_unpin(s->pinned_for, az_shared_get(s->slots));
     az_shared_destroy(s->board);
     az_shared_destroy(s->slots);
     az_timetable_fini(&s->timetable);

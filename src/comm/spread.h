@@ -23,6 +23,7 @@
 #define AZ_COMM_SPREAD_H
 
 #include "comm/comm.h"
+#include "dev/dev.h"
 
 typedef struct az_spread az_spread;
 
@@ -56,6 +57,10 @@ az_err az_spread_create(az_spread **out_spread, const az_spread_item *items, int
                         az_progress_kind progress, const char *label, az_comm *comm);
 /* Ends an open walk first. Collective. */
 void az_spread_destroy(az_spread *opt_spread);
+
+/* Pin the slots, so that copies to a GPU can run from what az_spread_get returns while the host
+ * goes on. The device must stay. Local. */
+az_err az_spread_pin(az_spread *spread, az_dev *dev);
 
 /* Begin a walk; program is copied. The parts of items must be ready to be read. Collective. */
 void az_spread_begin(az_spread *spread, const int *program, int n);

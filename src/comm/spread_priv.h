@@ -30,6 +30,7 @@ struct az_spread {
     az_timetable timetable;
     az_shared *slots, *board;
     size_t slot_bytes;
+    az_dev *pinned_for;               /* NULL: the slots are not pinned */
     az_spread_counters *ranks;        /* [node_size], in board */
     int64_t seen_released, seen_done; /* at least so far are all ranks, all lanes of the node */
     bool joined;

@@ -21,6 +21,22 @@ char *az_shard_get_stripe(const az_shard *shard, int u)
     return held + (size_t)lane * az_shard_count_blocks(info, shard->topology) * AZ_SHARD_ALIGN;
 }
 
+static void begin_walk(az_shard *shard, const int *program, int n)
+{
+    if (shard->gpu != NULL)
+        az_shard_gpu_begin(shard, program, n);
+    else
+        az_spread_begin(shard->spread, program, n);
+}
+
+static void end_walk(az_shard *shard)
+{
+    if (shard->gpu != NULL)
+        az_shard_gpu_end(shard);
+    else
+        az_spread_end(shard->spread);
+}
+
 void az_shard_begin(az_shard *shard, const int *program, int n)
 {
     AZ_ASSERT(!shard->walking && shard->open < 0);
@@ -28,14 +44,14 @@ void az_shard_begin(az_shard *shard, const int *program, int n)
     shard->walking = true;
     shard->n_program = n;
     shard->at = 0;
-    az_spread_begin(shard->spread, program, n);
+    begin_walk(shard, program, n);
 }
 
 void az_shard_end(az_shard *shard)
 {
     AZ_ASSERT(shard->walking && shard->open < 0);
     shard->walking = false;
-    az_spread_end(shard->spread);
+    end_walk(shard);
 }
 
 const char *az_shard_find_mapped(const az_shard *shard, const az_member *m)
@@ -70,9 +86,11 @@ void az_shard_gather(az_shard *shard, az_unit_kind kind, int i)
     if (shard->walking)
         AZ_ASSERT(shard->at < shard->n_program && shard->program[shard->at] == u);
     else
-        az_spread_begin(shard->spread, &u, 1);
+        begin_walk(shard, &u, 1);
     shard->at++;
-    shard->data = az_spread_get(shard->spread);
+    shard->data = shard->gpu != NULL ? az_shard_gpu_gather(shard, u) : az_spread_get(shard->spread);
+    if (shard->gpu != NULL)
+        return;
     if (shard->poison)
         shard->data = copy_unit(shard, u);
     else if (shard->map != NULL)
@@ -81,14 +99,19 @@ void az_shard_gather(az_shard *shard, az_unit_kind kind, int i)
 
 void az_shard_release(az_shard *shard)
 {
-    AZ_ASSERT(shard->open >= 0);
-    if (shard->poison)
-        memset(shard->copy, AZ_SHARD_POISON, shard->index.list.units[shard->open].bytes);
+    const int u = shard->open;
+    AZ_ASSERT(u >= 0);
     shard->open = -1;
     shard->data = NULL;
-    az_spread_release(shard->spread);
+    if (shard->gpu != NULL) {
+        az_shard_gpu_release(shard, u);
+    } else {
+        if (shard->poison)
+            memset(shard->copy, AZ_SHARD_POISON, shard->index.list.units[u].bytes);
+        az_spread_release(shard->spread);
+    }
     if (!shard->walking)
-        az_spread_end(shard->spread);
+        end_walk(shard);
 }
 
 static az_view view_of(const az_shard *shard, const az_member *m)

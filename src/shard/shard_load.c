@@ -8,53 +8,72 @@
 
 enum { SAMPLES = 32, SAMPLE_BYTES = 4096 };
 
-/* Bytes [start, end) of a tensor to dest, piece by piece, with the hashes of their blocks. */
-static az_err load_bytes(char *dest, uint64_t *io_sum, const az_member *m, int64_t start,
-                         int64_t end, const az_tensor_set *set, int *io_fd, int *io_file)
+/* Bytes [start, end) of a tensor to dest, piece by piece, with the hashes of their blocks. dest:
+ * where opt_gpu is given, in its memory. */
+static az_err load_bytes(char *dest, az_shard_gpu *opt_gpu, uint64_t *io_sum, const az_member *m,
+                         int64_t start, int64_t end, const az_tensor_set *set, int *io_fd,
+                         int *io_file)
 {
     az_err err;
     uint64_t seed;
     AZ_TRY(az_shard_seed_tensor(&seed, m->weight, m->tensor));
     for (int64_t at = start, next; at < end; at = next) {
-        char *to = dest + (at - start);
+        char *to = opt_gpu != NULL ? az_shard_gpu_get_piece(opt_gpu) : dest + (at - start);
         next = az_min_i64(end, (at / AZ_SHARD_CHUNK + 1) * AZ_SHARD_CHUNK);
         AZ_TRY(az_store_read(to, set, m->tensor, at, next - at, io_fd, io_file));
         AZ_TRY(
             az_shard_hash_blocks(io_sum, seed, to, at, next - at, m->tensor, set, io_fd, io_file));
+        if (opt_gpu != NULL)
+            az_shard_gpu_put_piece(opt_gpu, dest + (at - start), (size_t)(next - at));
     }
 out:
     return err;
 }
 
-/* The part of member m that lies in [lo, hi) of its unit, to dest (which stands for lo). */
-static az_err load_part(char *dest, uint64_t *io_sum, const az_member *m, size_t lo, size_t hi,
+/* The part of a unit that this rank reads. */
+typedef struct {
+    az_range bytes;
+    char *dest;
+    az_shard_gpu *opt_gpu; /* in whose memory dest is */
+    bool each;             /* all of the unit is read on each node; else once in the job */
+} part;
+
+/* The part of member m that lies in p. */
+static az_err load_part(const part *p, uint64_t *io_sum, const az_member *m,
                         const az_tensor_set *set, int *io_fd, int *io_file)
 {
+    const size_t lo = p->bytes.begin, hi = p->bytes.end;
     size_t from = m->offset > lo ? m->offset : lo;
     size_t to = m->offset + m->bytes < hi ? m->offset + m->bytes : hi;
     if (from >= to)
         return AZ_OK;
     size_t row_bytes = m->bytes / (size_t)m->rows;
     int64_t start = m->row0 * (int64_t)row_bytes + (int64_t)(from - m->offset);
-    return load_bytes(dest + (from - lo), io_sum, m, start, start + (int64_t)(to - from), set,
-                      io_fd, io_file);
+    return load_bytes(p->dest + (from - lo), p->opt_gpu, io_sum, m, start,
+                      start + (int64_t)(to - from), set, io_fd, io_file);
 }
 
 /* What this rank reads of unit u, and where to. */
-static az_range find_part(char **out_dest, const az_shard *shard, int u)
+static part find_part(const az_shard *shard, int u)
 {
     const az_unit_info *unit = &shard->index.list.units[u];
-    az_range part = {0, 0};
-    if (shard->index.units[u].resident && shard->load == AZ_LOAD_NODE) {
-        part =
+    const bool resident = shard->index.units[u].resident;
+    part p = {0};
+    if (shard->gpu != NULL && (resident || shard->gpu->cut != AZ_CUT_HOST)) {
+        p.bytes = az_shard_gpu_find_part(&p.dest, shard, u);
+        p.each = az_shard_gpu_reads_each(shard, u);
+        p.opt_gpu = shard->gpu;
+    } else if (resident && shard->load == AZ_LOAD_NODE) {
+        p.bytes =
             az_shard_cut_unit(unit, az_comm_node_rank(shard->comm), az_comm_node_size(shard->comm));
-        *out_dest = az_shared_get(shard->memory) + shard->index.units[u].held_off + part.begin;
+        p.dest = az_shared_get(shard->memory) + shard->index.units[u].held_off + p.bytes.begin;
+        p.each = true;
     } else if (az_comm_lane(shard->comm) >= 0) {
-        part = az_shard_cut_unit(unit, az_comm_position(shard->comm),
-                                 az_comm_n_positions(shard->comm));
-        *out_dest = az_shard_get_stripe(shard, u);
+        p.bytes = az_shard_cut_unit(unit, az_comm_position(shard->comm),
+                                    az_comm_n_positions(shard->comm));
+        p.dest = az_shard_get_stripe(shard, u);
     }
-    return part;
+    return p;
 }
 
 /* Sums of the hashes of blocks: of what is read once in the job, of what is read once on each node,
@@ -69,15 +88,12 @@ static az_err read_part(sums *io_sums, az_shard *shard, const az_tensor_set *set
     int fd = -1, file = -1;
     for (int u = 0; u < shard->index.list.n_units; u++) {
         const az_unit *unit = &shard->index.units[u];
-        char *dest = NULL;
         AZ_TRY(az_stop_check());
         az_watch_mark(shard->comm, "unit", u);
-        const az_range part = find_part(&dest, shard, u);
-        uint64_t *sum =
-            unit->resident && shard->load == AZ_LOAD_NODE ? &io_sums->each : &io_sums->once;
+        const part p = find_part(shard, u);
+        uint64_t *sum = p.each ? &io_sums->each : &io_sums->once;
         for (int m = unit->first; m < unit->first + unit->n_members; m++)
-            AZ_TRY(load_part(dest, sum, &shard->index.members[m], part.begin, part.end, set, &fd,
-                             &file));
+            AZ_TRY(load_part(&p, sum, &shard->index.members[m], set, &fd, &file));
     }
 out:
     if (fd >= 0)
@@ -125,7 +141,7 @@ static void exchange(az_shard *shard, int u, size_t *counts, size_t *first)
                             counts, first);
 }
 
-/* Resident units, of which this node's ranks have read their parts. Collective. */
+/* Units that lie here with more than what this node's ranks have read of them. Collective. */
 static az_err complete(az_shard *shard)
 {
     az_err err;
@@ -138,6 +154,8 @@ static az_err complete(az_shard *shard)
         az_watch_mark(shard->comm, "unit", u);
         if (reasons != 0)
             err = az_fail(AZ_ESTOP, "stopped by %s", az_stop_name(reasons));
+        else if (shard->gpu != NULL)
+            az_shard_gpu_complete(shard, u);
         else if (shard->index.units[u].resident)
             exchange(shard, u, counts, counts + n_nodes);
     }
@@ -191,8 +209,10 @@ az_err az_shard_load(az_shard *shard, const az_tensor_set *set)
     if (err == AZ_OK && az_comm_node_rank(shard->comm) == 0 && shard->topology->n_nodes > 1)
         err = read_samples(&mine.samples, shard, set);
     AZ_TRY(az_comm_agree(shard->comm, err));
-    if (shard->load == AZ_LOAD_JOB && shard->topology->n_nodes > 1)
+    if (shard->gpu != NULL || (shard->load == AZ_LOAD_JOB && shard->topology->n_nodes > 1))
         AZ_TRY(complete(shard));
+    if (shard->gpu != NULL)
+        az_dev_sync(shard->gpu->dev, AZ_QUEUE_GATHER, AZ_SYNC_START);
     err = add_sums(shard, &mine);
 out:
     return err;

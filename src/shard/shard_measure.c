@@ -203,6 +203,7 @@ az_shard_gpu_sizes az_shard_measure_gpus(const az_unit_list *list, const bool *r
     s.host.slots = spread.slot_bytes;
     s.host.own = count_index(list) + sizeof(az_shard_gpu) + spread.own_bytes +
                  az_timetable_measure(list->n_units, s.gpu.n_slots, longest) +
-                 2 * (size_t)s.gpu.n_slots * sizeof(az_event *) + (size_t)longest * sizeof(int);
+                 2 * (size_t)s.gpu.n_slots * sizeof(az_event *) + (size_t)longest * sizeof(int) +
+                 (size_t)AZ_SHARD_PIECES * AZ_SHARD_CHUNK;
     return s;
 }

@@ -12,6 +12,8 @@
 #define AZ_SHARD_POISON 0xff /* all bits set is NaN in f32, f16 and bf16 */
 /* Bytes that are read and hashed at a time, so that they are still in the cache. */
 enum { AZ_SHARD_CHUNK = 1 << 20 };
+/* Such pieces on their way to a GPU. */
+enum { AZ_SHARD_PIECES = 2 };
 
 /* Rows [row0, row0 + rows) of one tensor, at an offset within its unit. */
 typedef struct {
@@ -43,20 +45,22 @@ typedef struct {
 /* The base on a GPU. */
 typedef struct {
     az_dev *dev;
-    az_fabric *fabric;
+    az_fabric *fabric; /* of several ranks */
     az_gpu_cut cut;
-    char *held, *slots; /* in the GPU's memory, and so is copy */
-    char *copy;         /* poison: the gathered unit */
-    size_t slot_bytes;
+    char *held, *slots;     /* in the GPU's memory, and so is copy */
+    char *copy;             /* poison: the gathered unit */
     az_timetable timetable; /* of slots */
-    az_event **used;        /* [n_slots] the compute queue is done with the slot's last unit */
+    az_event **used;        /* [n_slots] the slot's last unit is used no more */
     az_event **brought;     /* [n_slots] what was last fetched into the slot is there */
     int n_released;         /* positions of the walk */
     int n_begun;            /* fetches of the walk that are queued */
-    /* AZ_CUT_HOST. */
-    int *staged;      /* [AZ_SHARD_PROGRAM n_units] units of the walk's fetches */
-    bool staging;     /* a unit of the host's spread is being copied in */
-    az_event *copied; /* it has been */
+    int *staged;            /* [AZ_SHARD_PROGRAM n_units] the spread's program: units of fetches */
+    bool staging;           /* a unit of the spread is being copied in */
+    az_event *taken;        /* it has been */
+    /* Reading: pinned pieces of AZ_SHARD_CHUNK bytes, used in turn. */
+    char *pieces;
+    az_event *copied[AZ_SHARD_PIECES];
+    int piece;
     double waited_s;
     int64_t gathers, fetches, received_bytes;
 } az_shard_gpu;
@@ -98,12 +102,43 @@ const char *az_shard_find_mapped(const az_shard *shard, const az_member *member)
  * Collective. */
 az_err az_shard_load(az_shard *shard, const az_tensor_set *set);
 
-/* ---- on a GPU (shard_gpu.c, shard_gpu_gather.c, shard_gpu_load.c) */
+/* ---- on a GPU: memory (shard_gpu.c) */
 
 /* Room for a part of a unit, at every position, on GPUs; parts are those of az_fabric_cut. */
 size_t az_shard_count_part(const az_unit_info *unit, const az_topology *topology);
-/* The bytes of a unit that this GPU holds, or takes from the host; empty without a lane. */
-az_range az_shard_find_range(const az_shard *shard, int u);
+/* Fill shard->gpu: what is settled by the options. Local. */
+az_err az_shard_gpu_create(az_shard *shard, const az_shard_options *options);
+void az_shard_gpu_destroy(az_shard_gpu *opt_gpu);
+/* Where units lie, on GPU and host, when it is known which are resident. */
+void az_shard_gpu_place(az_shard *shard);
+/* Memory, by shard->stats.sizes, and events. Local. */
+az_err az_shard_gpu_allocate(az_shard *shard);
+/* The bytes that this GPU holds of a cut unit, or takes from the host's slot; empty without a lane.
+ */
+az_range az_shard_gpu_find_held(const az_shard *shard, int u);
+/* The bytes of a unit that this GPU reads, and where to. Not of units that hosts hold. */
+az_range az_shard_gpu_find_part(char **out_dest, const az_shard *shard, int u);
+/* Whether all of the unit is read on each node; else once in the job. */
+bool az_shard_gpu_reads_each(const az_shard *shard, int u);
+/* Hash of what this GPU holds. Waits. */
+uint64_t az_shard_gpu_hash(const az_shard *shard);
+
+/* ---- on a GPU: reading (shard_gpu_load.c) */
+
+/* A pinned piece to be filled, and its bytes on their way to dest in the GPU's memory. */
+char *az_shard_gpu_get_piece(az_shard_gpu *gpu);
+void az_shard_gpu_put_piece(az_shard_gpu *gpu, char *dest, size_t bytes);
+/* Bring the parts of a unit together (az_fabric_gather). Collective. */
+void az_shard_gpu_join(az_shard *shard, char *whole, int u, az_gather how);
+/* Complete a unit of which each GPU has read its part. Into the gather queue. Collective. */
+void az_shard_gpu_complete(az_shard *shard, int u);
+
+/* ---- on a GPU: a walk (shard_gpu_gather.c), as in shard.h */
+
+void az_shard_gpu_begin(az_shard *shard, const int *program, int n);
+const char *az_shard_gpu_gather(az_shard *shard, int u);
+void az_shard_gpu_release(az_shard *shard, int u);
+void az_shard_gpu_end(az_shard *shard);
 
 /* ---- the fingerprint (shard_fingerprint.c) */
 
