@@ -14,6 +14,7 @@
 #include "comm/watch.h"
 #include "kern/kern.h"
 #include "store/hdf5.h"
+#include "train/device.h"
 
 /* The rank that a launcher gave to this process, 0 without one. Commands that are not parallel do
  * not start MPI; under a launcher only the first process does their work. */
@@ -87,12 +88,16 @@ out:
 
 static az_err say_version(void)
 {
+    az_err err;
     const char *hdf5;
     bool slow;
-    az_err err = az_hdf5_check(&hdf5);
-    if (err == AZ_OK)
-        az_say("adze %s (%s; HDF5 %s; %s)", PACKAGE_VERSION, az_comm_library(), hdf5,
-               az_kern_blas_describe(&slow));
+    az_str gpus = {0};
+    AZ_TRY(az_hdf5_check(&hdf5));
+    AZ_TRY(az_device_list(&gpus));
+    az_say("adze %s (%s; HDF5 %s; %s; GPUs: %s)", PACKAGE_VERSION, az_comm_library(), hdf5,
+           az_kern_blas_describe(&slow), gpus.s);
+out:
+    az_str_fini(&gpus);
     return err;
 }
 

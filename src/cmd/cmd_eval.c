@@ -58,7 +58,7 @@ static void close_job(job *j)
 
 static void say_start(const job *j)
 {
-    az_report_start(j->comm, "evaluation");
+    az_report_start(&j->engine, "evaluation");
     az_engine_say(&j->engine);
     az_report_data("data", j->what, &j->set);
     az_plan_say(&j->planning.plan, &j->planning.input);

@@ -144,7 +144,7 @@ static void say_start(const job *j)
 {
     const az_generate_stats s = az_generate_get_stats(j->generate);
     if (j->output != NULL) {
-        az_report_start(j->comm, "generation");
+        az_report_start(&j->engine, "generation");
         az_engine_say(&j->engine);
         az_plan_say(&j->planning.plan, &j->planning.input);
         az_say("prompts   %s, %s tokens; keys and values %s, all workspaces %s on rank 0",

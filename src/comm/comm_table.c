@@ -302,14 +302,14 @@ static void sleep_until(int64_t when)
 }
 
 /* What has failed, as any failure of the program is said. */
-static void report_failure(az_watch *w, const char *failure)
+static void report_failure(az_watch *w, const char *failure, int code)
 {
     char line[PATH_MAX + 512];
     text t = {.s = line, .bytes = sizeof line};
     put(&t, "adze: error: %s\n", failure);
     write_stderr(t.s, t.len);
     if (w->dir[0] != '\0')
-        az_state_change(w->dir, "failed", failure, AZ_EENV);
+        az_state_change(w->dir, "failed", failure, code);
 }
 
 static void report(az_watch *w, int64_t now)
@@ -403,16 +403,15 @@ void az_watch_end_quietly(az_watch *watch)
     leave(watch, atomic_load(&watch->code));
 }
 
-void az_watch_give_up(az_watch *watch, int64_t now, const char *opt_failure)
+void az_watch_give_up(az_watch *watch, int64_t now, const char *opt_failure, int code)
 {
     az_board *board = watch->board;
     int none = 0;
     int64_t written, last = now + WRITING;
-    const int code = opt_failure != NULL ? AZ_EENV : AZ_ELOST;
     const bool elected = atomic_compare_exchange_strong(&board->elected, &none, code);
     if (elected) {
         if (opt_failure != NULL)
-            report_failure(watch, opt_failure);
+            report_failure(watch, opt_failure, code);
         else
             report(watch, now);
         atomic_store(&board->written, az_watch_now());

@@ -117,6 +117,14 @@ void az_watch_set_code(az_comm *comm, int code)
     PUT(&comm->watch->code, code);
 }
 
+void az_watch_fail(az_comm *comm, const char *text)
+{
+    const char *none = NULL;
+    atomic_compare_exchange_strong(&comm->watch->failure, &none, text);
+    for (;;)
+        pause(); /* the watchdog ends the process */
+}
+
 /* ---- 3. the watchdog ---- */
 
 /* When to count from: the last sign of life, or the moment at which this process went on after it
@@ -142,9 +150,10 @@ static void look(void *context)
     const bool missed = deadline > 0 && now - begin > deadline;
     if (missed && phase == AZ_PHASE_END)
         az_watch_end_quietly(w);
-    const char *failure = w->board != NULL ? az_bus_get_failure() : NULL;
+    const char *file = w->board != NULL ? az_bus_get_failure() : NULL;
+    const char *failure = w->board != NULL && file == NULL ? atomic_load(&w->failure) : file;
     if (missed || failure != NULL || (w->board != NULL && atomic_load(&w->board->elected) != 0))
-        az_watch_give_up(w, now, failure);
+        az_watch_give_up(w, now, failure, file != NULL ? AZ_EENV : AZ_ELOST);
     pthread_mutex_unlock(&w->lock);
 }
 

@@ -44,5 +44,9 @@ az_err az_watch_set_tick(az_comm *comm, void (*opt_tick)(void *context), void *c
 /* The code with which the process ends if the phase AZ_PHASE_END is given up; AZ_ELOST until this
  * is called. Local. */
 void az_watch_set_code(az_comm *comm, int code);
+/* What this rank works with has failed for good (a GPU, NCCL): the watchdog says text, as one rank
+ * of the node, notes it in the state file and ends the node's processes with AZ_ELOST. For any
+ * thread. */
+void az_watch_fail(az_comm *comm, const char *text) __attribute__((noreturn));
 
 #endif

@@ -86,6 +86,7 @@ typedef struct {
     char dir[PATH_MAX];                    /* "" for none */
     _Atomic int64_t deadline[AZ_N_PHASES]; /* ns */
     _Atomic int code;
+    _Atomic(const char *) failure; /* of az_watch_fail */
     /* The watchdog's own. */
     int64_t looked;           /* when it looked last */
     int64_t since, time_then; /* it counts from here if nothing came after time_then */
@@ -108,8 +109,9 @@ void az_watch_destroy(az_watch *opt_watch);
 void az_watch_begin(az_watch *opt_watch, az_call call);
 void az_watch_end(az_watch *opt_watch);
 /* The phase's deadline has passed, or something else than another rank has failed that the main
- * thread cannot go on after (opt_failure says what): write, tell, end the process. */
-void az_watch_give_up(az_watch *watch, int64_t now, const char *opt_failure)
+ * thread cannot go on after (opt_failure says what): write, tell, end the process with the code.
+ */
+void az_watch_give_up(az_watch *watch, int64_t now, const char *opt_failure, int code)
     __attribute__((noreturn));
 /* All is written and said, but MPI does not end: end the process with the code that was set. */
 void az_watch_end_quietly(az_watch *watch) __attribute__((noreturn));

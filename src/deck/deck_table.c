@@ -20,10 +20,11 @@ const az_section az_sections[] = {
     {"generate", "generation by `adze generate`", false},
     {"output", "where results go and what is printed", false},
     {"shard", "how the frozen base lies in memory; no key here changes what is computed", false},
+    {"comm", "how ranks exchange data between nodes; no key here changes what is computed", false},
     {"checkpoint", "checkpoints: when, how many, how; where a run goes on", false},
     {"run",
-     "how the program runs; no key here changes what is computed, except run.threads in the last "
-     "bits",
+     "how the program runs; no key here changes what is computed, except how exactly: run.compute, "
+     "and in the last bits run.device and run.threads",
      false},
 };
 const int az_n_sections = sizeof az_sections / sizeof az_sections[0];
@@ -657,6 +658,23 @@ const az_key az_keys[] = {
      .text = "Bytes that go to one storage target before the next; a multiple of 65536.",
      .resume = true},
 
+    /* ---- comm */
+    {.name = "comm.internode",
+     .also = "nccl_backend ddp_backend",
+     .type = AZ_TYPE_CHOICE,
+     .choices = "auto|mpi|nccl",
+     .fallback = "auto",
+     .text = "How GPUs of different nodes exchange data. mpi: MPI, through pinned memory of the "
+             "host, where each node then keeps its part of a base that is cut over all nodes. "
+             "nccl: NCCL, from GPU to GPU. Within a node it is always NCCL. auto is mpi.",
+     .resume = true},
+    {.name = "comm.gpu_direct",
+     .type = AZ_TYPE_BOOL,
+     .fallback = "true",
+     .text = "Hand the memory of GPUs to MPI where it says that it can take it; false: messages go "
+             "through the host's memory all the same.",
+     .resume = true},
+
     /* ---- run */
     {.name = "run.threads",
      .also = "num_threads omp_num_threads",
@@ -680,12 +698,23 @@ const az_key az_keys[] = {
          "Memory that the run may fill; how the base and what is computed from it lie in memory "
          "follows from it.",
      .resume = true},
+    {.name = "run.device",
+     .also = "device use_cpu no_cuda",
+     .type = AZ_TYPE_CHOICE,
+     .choices = "auto|cpu|gpu",
+     .fallback = "auto",
+     .text = "What the ranks compute on. gpu: each rank on a GPU of its own, refused where one has "
+             "none. auto: GPUs if every rank finds one, the CPU if none does; the first lines of "
+             "the output say which and why.",
+     .resume = true},
     {.name = "run.compute",
      .also = "bf16 fp16 dtype torch_dtype",
      .type = AZ_TYPE_CHOICE,
-     .choices = "f32",
-     .fallback = "f32",
-     .text = "Type of the arithmetic."},
+     .choices = "auto|f32|bf16",
+     .fallback = "auto",
+     .text = "Type of activations and of what is multiplied; sums, gradients, the adapter and its "
+             "moments are f32 or wider. auto: bf16 on GPUs, f32 on the CPU, which has no other.",
+     .resume = true},
     {.name = "run.load_timeout",
      .type = AZ_TYPE_REAL,
      .lo = 0,

@@ -36,6 +36,20 @@ void check(Device *d, cudaError_t e, const char *operation)
         d->host->fail(d->host->context, operation, cudaGetErrorString(e));
 }
 
+/* None, or one that is too old, in words: the driver's own do not tell them apart. */
+int describe_driver(char *text, size_t size)
+{
+    int driver = 0, runtime = 0;
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    if (driver == 0)
+        snprintf(text, size, "no driver of NVIDIA's is loaded");
+    else
+        snprintf(text, size, "the driver is for CUDA up to %d.%d, but the backend needs %d.%d",
+                 driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    return -1;
+}
+
 int count(int *out_n, char *text, size_t size)
 {
     int n = 0;
@@ -43,6 +57,8 @@ int count(int *out_n, char *text, size_t size)
     *out_n = e == cudaSuccess ? n : 0;
     if (e == cudaSuccess && n == 0)
         snprintf(text, size, "the driver shows this process no GPU");
+    if (e == cudaErrorInsufficientDriver)
+        return describe_driver(text, size);
     return e == cudaErrorNoDevice ? describe_error(e, text, size), 0
                                   : describe_error(e, text, size);
 }

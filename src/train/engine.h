@@ -30,7 +30,7 @@ typedef struct {
 typedef struct {
     az_comm *comm;    /* borrowed */
     bool config_does; /* set before az_engine_read: without safetensors the tensors that config.json
-                         implies will do; nothing can be loaded then */
+                         implies will do, and no GPU is opened; nothing can be loaded then */
     az_device device; /* what this rank computes on */
     const char *model_dir;
     az_config config;

@@ -32,6 +32,7 @@ typedef struct {
     /* Over the run. */
     int64_t tokens, steps, skipped, allocations;
     const az_shard *shard;
+    az_waits waits;        /* before the first step */
     az_shard_stats before; /* of shard, at the end of the last step or pause */
     double idle_s, optim_s, eval_s;
     double first_eval, last_eval, first_loss, last_loss;
@@ -40,14 +41,13 @@ typedef struct {
 /* Open DIR/metrics.jsonl. A run that goes on from a checkpoint after trainer->step keeps the lines
  * up to there and drops those of steps that will be made again. Local. */
 az_err az_report_init(az_report *report, const az_deck *deck, int64_t total_steps,
-                      int64_t steps_per_epoch, const az_trainer *trainer, const az_shard *shard,
-                      az_comm *comm);
+                      int64_t steps_per_epoch, const az_trainer *trainer, const az_engine *engine);
 /* Close metrics.jsonl; fails if it is not complete. Collective. */
 az_err az_report_close(az_report *report);
 void az_report_fini(az_report *report);
-/* First lines of every command that computes: version and what, ranks and threads, the BLAS; warns
- * of slow kernels and of more threads than cores. Local. */
-void az_report_start(const az_comm *comm, const char *what);
+/* First lines of every command that computes: version and what, ranks and threads, the device, the
+ * BLAS; warns of slow kernels and of more threads than cores. Local. */
+void az_report_start(const az_engine *engine, const char *what);
 /* A line "NAME  FROM: so many samples, ...". Local. */
 void az_report_data(const char *name, const char *opt_from, const az_dataset *set);
 /* What will be done: model, adapter, ranks, data, batch arithmetic. Local. */

@@ -9,8 +9,9 @@
 #include "train/load.h"
 #include "train/report.h"
 
-void az_report_start(const az_comm *comm, const char *what)
+void az_report_start(const az_engine *engine, const char *what)
 {
+    const az_comm *comm = engine->comm;
     const int n_ranks = az_comm_size(comm), here = az_comm_node_size(comm);
     const int threads = az_kern_set_threads(0);
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -19,6 +20,7 @@ void az_report_start(const az_comm *comm, const char *what)
     az_say("adze      %s: %s", PACKAGE_VERSION, what);
     az_say("ranks     %d x %d thread%s (%d rank%s on this node of %ld cores), %s", n_ranks, threads,
            threads > 1 ? "s" : "", here, here > 1 ? "s" : "", cores, az_comm_library());
+    az_device_say(&engine->device, comm);
     az_say("BLAS      %s", blas);
     if (slow)
         az_warn("the BLAS uses kernels older than this CPU: %s", blas);
@@ -72,7 +74,7 @@ void az_report_banner(const az_deck *deck, const az_engine *engine, const az_dat
 {
     char what[64];
     snprintf(what, sizeof what, "LoRA training (HDF5 %s)", hdf5);
-    az_report_start(engine->comm, what);
+    az_report_start(engine, what);
     az_engine_say(engine);
     az_report_data("data", NULL, train);
     if (opt_eval != NULL)
@@ -156,5 +158,6 @@ void az_report_summary(az_report *r, const az_engine *engine, const az_pass *pas
         else
             small += most;
     az_say("          %-18s %s", "smaller ones", az_format_bytes((double)small));
+    az_device_say_waits(&engine->device, &r->waits, r->steps);
     az_say("allocated %lld times in the step loop after the first step", (long long)r->allocations);
 }

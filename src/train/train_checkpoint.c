@@ -98,6 +98,8 @@ static az_err put_trainer(const az_checkpoint *c, const az_trainer *t, az_h5_wri
     const int64_t per_epoch = c->steps_per_epoch;
     const az_hex data = az_checkpoint_hex(c->data_hash), eval = az_checkpoint_hex(c->eval_hash);
     const az_hex adapter = az_checkpoint_hex(az_checkpoint_hash_adapter(&c->engine->lora));
+    char device[160];
+    az_device_describe(device, sizeof device, &c->engine->device);
     const az_h5_attr attrs[] = {
         {"adze", AZ_H5_STRING, .s = PACKAGE_VERSION},
         {"step", AZ_H5_INT, .i = t->step},
@@ -120,6 +122,7 @@ static az_err put_trainer(const az_checkpoint *c, const az_trainer *t, az_h5_wri
         {"improved_to", AZ_H5_REAL, .r = t->reference},
         {"ranks", AZ_H5_INT, .i = az_comm_size(c->engine->comm)},
         {"threads", AZ_H5_INT, .i = az_kern_set_threads(0)},
+        {"device", AZ_H5_STRING, .s = device},
         {"cpu", AZ_H5_STRING, .s = az_checkpoint_get_cpu()},
         {"blas", AZ_H5_STRING, .s = az_kern_blas_describe(&slow)},
     };

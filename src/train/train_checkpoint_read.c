@@ -137,8 +137,15 @@ static void check_eval(const az_checkpoint *c, az_trainer *t, const az_h5_reader
     t->patience = 0;
 }
 
+/* Checkpoints of before there were GPUs do not say it. */
+static const char *find_device(const az_h5_reader *file)
+{
+    const az_h5_attr *a = az_h5_find_attr(file, "/trainer", "device");
+    return a != NULL && a->type == AZ_H5_STRING ? a->s : "CPU, f32";
+}
+
 /* Bits depend on these, besides what is fixed. */
-static void warn_of_bits(const az_h5_reader *file, const char *path)
+static void warn_of_bits(const az_checkpoint *c, const az_h5_reader *file, const char *path)
 {
     bool slow;
     az_str what = {0};
@@ -146,8 +153,15 @@ static void warn_of_bits(const az_h5_reader *file, const char *path)
     const char *cpu = get_string(&f, "cpu"), *blas = get_string(&f, "blas");
     const char *blas_now = az_kern_blas_describe(&slow);
     const int64_t threads = get_int(&f, "threads"), threads_now = az_kern_set_threads(0);
+    char device_now[160];
+    az_device_describe(device_now, sizeof device_now, &c->engine->device);
     if (f.err != AZ_OK)
         return;
+    const char *device = find_device(file);
+    const char *type = strrchr(device, ','), *type_now = strrchr(device_now, ',');
+    const bool other = type == NULL || type_now == NULL || strcmp(type, type_now) != 0;
+    if (strcmp(device, device_now) != 0)
+        az_str_add(&what, "; it computed on %s, now on %s", device, device_now);
     if (strcmp(cpu, az_checkpoint_get_cpu()) != 0)
         az_str_add(&what, "; the CPU was %s, now %s", cpu, az_checkpoint_get_cpu());
     if (strcmp(blas, blas_now) != 0)
@@ -156,9 +170,9 @@ static void warn_of_bits(const az_h5_reader *file, const char *path)
         az_str_add(&what, "; a rank had %lld thread%s, now %lld", (long long)threads,
                    threads == 1 ? "" : "s", (long long)threads_now);
     if (what.len > 0)
-        az_warn("%s: the run goes on, but its last bits may differ from those of an undisturbed "
+        az_warn("%s: the run goes on, but its %s may differ from those of an undisturbed "
                 "one%s",
-                path, what.s);
+                path, other ? "results" : "last bits", what.s);
     az_str_fini(&what);
 }
 
@@ -235,7 +249,7 @@ az_err az_checkpoint_read(az_checkpoint *c, az_trainer *out_trainer, const char 
                              az_optim_get_exp_avg_sq(c->optim), first, n));
     *out_damaged = false;
     check_eval(c, out_trainer, file, path);
-    warn_of_bits(file, path);
+    warn_of_bits(c, file, path);
 out:
     az_h5_close(file);
     if (err != AZ_EINPUT)

@@ -300,7 +300,10 @@ az_err az_engine_read(az_engine *e, const az_deck *deck, az_adapter_source sourc
     e->kept.path = source == AZ_ADAPTER_DECK ? az_deck_string(deck, "lora.init_from") : opt_path;
     err = az_kern_start((int)az_deck_int(deck, "run.threads"));
     AZ_TRY(az_comm_agree(comm, err));
-    AZ_TRY(az_device_open(&e->device, deck, comm));
+    if (e->config_does)
+        AZ_TRY(az_comm_agree(comm, az_device_open_cpu(&e->device)));
+    else
+        AZ_TRY(az_device_open(&e->device, deck, comm));
     AZ_TRY(share_model(e));
     err = az_table_create(&e->table, &e->config, &e->set);
     AZ_TRY(az_comm_agree(comm, err));

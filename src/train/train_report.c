@@ -44,9 +44,10 @@ out:
 }
 
 az_err az_report_init(az_report *r, const az_deck *deck, int64_t total_steps,
-                      int64_t steps_per_epoch, const az_trainer *trainer, const az_shard *shard,
-                      az_comm *comm)
+                      int64_t steps_per_epoch, const az_trainer *trainer, const az_engine *engine)
 {
+    az_comm *comm = engine->comm;
+    const az_shard *shard = engine->shard;
     const char *progress = az_deck_string(deck, "output.progress");
     *r = (az_report){.comm = comm,
                      .shard = shard,
@@ -61,6 +62,7 @@ az_err az_report_init(az_report *r, const az_deck *deck, int64_t total_steps,
     r->screen = strcmp(progress, "none") == 0                            ? AZ_SCREEN_NONE
                 : strcmp(progress, "auto") == 0 && isatty(STDOUT_FILENO) ? AZ_SCREEN_TERMINAL
                                                                          : AZ_SCREEN_LINES;
+    az_device_count_waits(&engine->device, &r->waits);
     r->begin = r->last = az_now();
     if (az_comm_rank(comm) != 0)
         return AZ_OK;

@@ -150,6 +150,7 @@ static az_err prepare_output(az_run *r)
     AZ_TRY(az_lora_check_place(&r->engine.lora, path));
     az_free(path);
     AZ_TRY((path = az_path_join(r->dir, "run.yaml")) != NULL ? AZ_OK : AZ_EENV);
+    AZ_TRY(az_device_add_comment(&text, &r->engine.device, r->comm));
     AZ_TRY(az_deck_write(&text, r->deck));
     AZ_TRY(az_file_write_atomic(path, text.s, text.len));
     az_run_note(r, "running", "", AZ_OK);
@@ -180,7 +181,7 @@ static az_err open_output(az_run *r)
     AZ_TRY(az_checkpoint_try(&r->checkpoint, r->dir)); /* nothing is worse than to learn it later */
     r->time_limit = find_time_limit(r);
     err = az_report_init(&r->report, r->deck, r->total_steps, r->checkpoint.steps_per_epoch,
-                         &r->trainer, r->engine.shard, r->comm);
+                         &r->trainer, &r->engine);
     AZ_TRY(az_comm_agree(r->comm, err));
 out:
     return err;

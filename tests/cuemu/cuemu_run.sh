@@ -6,6 +6,7 @@ file=$1
 [ -f "$file" ] || file=${srcdir:-.}/$1
 program=./${1#"${srcdir:-.}/"}
 program=${program%.cuda}
+unset CUDA_VISIBLE_DEVICES
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 UCX_MEM_EVENTS=n
 export ADZE_BACKEND=${ADZE_BACKEND:-$PWD/tests/cuemu/adze-cuemu.so}
 [ -f "$ADZE_BACKEND" ] || { echo "skipped: the stand-in for CUDA was not built (no C++17 compiler)"; exit 77; }

@@ -95,7 +95,7 @@ static az_err allocate_run(run *r)
     AZ_TRY(az_plan_fill_resident(resident, r->plan, &r->input));
     az_plan_fill_levels(levels, c, L);
     az_lora_fill_spans(off, &r->engine.lora, L);
-    r->engine.device = (az_device){az_dev_get_cpu(), *az_kern_get_cpu(), NULL};
+    r->engine.device = (az_device){.dev = az_dev_get_cpu(), .kern = *az_kern_get_cpu()};
     AZ_TRY(az_params_create(&r->engine.params, &(az_spans){L, off},
                             c->gathered ? AZ_PARAMS_GATHERED : AZ_PARAMS_REPLICATED,
                             AZ_PROGRESS_AUTO, az_kern_get_cpu(), NULL, comm));

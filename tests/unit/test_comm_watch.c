@@ -199,6 +199,33 @@ static void live(void)
         _exit(98);
 }
 
+/* A device has failed, which a thread beside the main one is told. */
+static void *be_told(void *comm)
+{
+    az_watch_fail(comm, "GPU 0000:11:00.0: adding failed");
+}
+
+static void lose_device(void)
+{
+    pthread_t thread;
+    az_comm *comm = open_comm();
+    az_watch_enter(comm, AZ_PHASE_STEP, 1);
+    if (pthread_create(&thread, NULL, be_told, comm) != 0)
+        _exit(99);
+    stand_still();
+}
+
+static void a_failed_device(void **state)
+{
+    (void)state;
+    const az_state earlier = {
+        .state = "running", .reason = "", .step = 10, .total_steps = 20, .checkpoint = "c.h5"};
+    assert_int_equal(az_state_write(dir, &earlier), AZ_OK);
+    assert_int_equal(run(lose_device), AZ_ELOST);
+    assert_string_equal(said, "adze: error: GPU 0000:11:00.0: adding failed\n");
+    assert_holds("state", "state: failed\nreason: GPU 0000:11:00.0: adding failed\ncode: 4\n");
+}
+
 static void signs_of_life(void **state)
 {
     (void)state;
@@ -329,6 +356,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_table_is_written, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_failed_device, setup, teardown),
         cmocka_unit_test_setup_teardown(signs_of_life, setup, teardown),
         cmocka_unit_test_setup_teardown(stopped_process, setup, teardown),
         cmocka_unit_test_setup_teardown(the_end_is_bounded, setup, teardown),

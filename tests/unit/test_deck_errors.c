@@ -37,7 +37,7 @@ static const wrong cases[] = {
     {M "banana: 8\n",
      {0},
      "d.yaml:2: banana: unknown section; there are model, data, lora, train, eval, generate, "
-     "output, shard, checkpoint, run"},
+     "output, shard, comm, checkpoint, run"},
     {M "lora: {r: 4}\ntrain: {seed: 1}\nlora: {r: 8}\n",
      {0},
      "d.yaml:4: lora: given twice, first on line 2"},
@@ -132,7 +132,9 @@ static const wrong cases[] = {
      {0},
      "d.yaml:2: lora.init_lora_weights: found the string \"true\", expected one of true, false, "
      "gaussian"},
-    {M "run: {compute: bf16}\n", {0}, "d.yaml:2: run.compute: found bf16, expected only f32"},
+    {M "run: {compute: fp16}\n",
+     {0},
+     "d.yaml:2: run.compute: found fp16, expected one of auto, f32, bf16"},
     {"model: {path: ''}\n", {0}, "d.yaml:1: model.path: found the string \"\", expected a path"},
     {M "generate: {prompt: [a, b]}\n",
      {0},

@@ -1,0 +1,120 @@
+/* train/device: what is said of it. */
+#include <config.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "train/device.h"
+
+void az_device_describe(char *text, size_t size, const az_device *device)
+{
+    const char *type = device->kern.numeric.act == AZ_BF16 ? "bf16" : "f32";
+    if (az_dev_is_gpu(device->dev))
+        snprintf(text, size, "GPU %s, %s", az_dev_get_info(device->dev)->name, type);
+    else
+        snprintf(text, size, "CPU, %s", type);
+}
+
+static void warn(const az_device *device, int n_ranks)
+{
+    if (device->narrow)
+        az_warn("the ranks of a node do not see each other's GPUs: NCCL cannot use direct copies "
+                "between them, so weights go through the host's memory, several times slower. Let "
+                "each task see all GPUs of its node (srun or sbatch --gpus-per-node=N "
+                "--gpu-bind=none, without CUDA_VISIBLE_DEVICES)");
+    if (device->mixed)
+        az_warn("the ranks have GPUs of different models: all wait for the slowest, and results "
+                "depend on which rank has which");
+    if (n_ranks < device->n_gpus)
+        az_say("          %d of the %d GPUs that the ranks see are not used: a rank uses one",
+               device->n_gpus - n_ranks, device->n_gpus);
+}
+
+/* "2 GPU NVIDIA H100, bf16, one a rank: ..." */
+static az_err add_device(az_str *out, const az_device *device, const az_comm *comm)
+{
+    az_err err;
+    char what[160], versions[256];
+    az_device_describe(what, sizeof what, device);
+    if (!az_dev_is_gpu(device->dev)) {
+        AZ_TRY(az_str_add(out, "%s", what));
+        return device->chosen ? az_str_add(out, " (run.device is auto; %s)", device->why) : AZ_OK;
+    }
+    const az_gpu_info *gpu = az_dev_get_info(device->dev);
+    az_dev_describe_backend(versions, sizeof versions);
+    err = az_str_add(out,
+                     "%d %s, one a rank: %s of memory, %d multiprocessors, compute capability "
+                     "%d.%d; %s",
+                     az_comm_size(comm), what, az_format_bytes((double)gpu->total_bytes), gpu->n_sm,
+                     gpu->major, gpu->minor, versions);
+out:
+    return err;
+}
+
+void az_device_say(const az_device *device, const az_comm *comm)
+{
+    az_str text = {0};
+    if (add_device(&text, device, comm) == AZ_OK)
+        az_say("device    %s", text.s);
+    az_str_fini(&text);
+    if (az_dev_is_gpu(device->dev))
+        warn(device, az_comm_size(comm));
+}
+
+az_err az_device_add_comment(az_str *out, const az_device *device, const az_comm *comm)
+{
+    az_err err;
+    AZ_TRY(az_str_add(out, "# adze %s, %d rank%s, %s\n# device: ", PACKAGE_VERSION,
+                      az_comm_size(comm), az_comm_size(comm) == 1 ? "" : "s", az_comm_library()));
+    AZ_TRY(add_device(out, device, comm));
+    err = az_str_add(out, "\n");
+out:
+    return err;
+}
+
+void az_device_count_waits(const az_device *device, az_waits *out_waits)
+{
+    for (int why = 0; why < AZ_N_SYNCS; why++)
+        out_waits->n[why] = az_dev_count_syncs(device->dev, (az_sync)why);
+}
+
+void az_device_say_waits(const az_device *device, const az_waits *since, int64_t n_steps)
+{
+    az_waits now;
+    az_str text = {0};
+    if (!az_dev_is_gpu(device->dev) || n_steps == 0)
+        return;
+    az_device_count_waits(device, &now);
+    for (int why = 0; why < AZ_N_SYNCS; why++)
+        if (now.n[why] > since->n[why] &&
+            az_str_add(&text, "%s%s %.2f", text.len > 0 ? ", " : "", az_dev_sync_name((az_sync)why),
+                       (double)(now.n[why] - since->n[why]) / (double)n_steps) != AZ_OK)
+            break;
+    az_say("host      waited for the GPU so many times a step: %s",
+           text.len > 0 ? text.s : "never");
+    az_str_fini(&text);
+}
+
+az_err az_device_list(az_str *out)
+{
+    az_err err;
+    char why[512] = "", versions[256];
+    az_gpu_info *gpus = NULL;
+    int n = 0;
+    AZ_TRY(az_dev_list_gpus(&gpus, &n, why, sizeof why));
+    if (n == 0) {
+        err = az_str_add(out, "none: %s", why);
+        goto out;
+    }
+    for (int i = 0, same; i < n; i += same) {
+        for (same = 1; i + same < n && strcmp(gpus[i].name, gpus[i + same].name) == 0;)
+            same++;
+        AZ_TRY(az_str_add(out, "%s%d x %s of %s", i > 0 ? ", " : "", same, gpus[i].name,
+                          az_format_bytes((double)gpus[i].total_bytes)));
+    }
+    az_dev_describe_backend(versions, sizeof versions);
+    err = az_str_add(out, "; %s", versions);
+out:
+    az_free(gpus);
+    return err;
+}
