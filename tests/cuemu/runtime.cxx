@@ -99,12 +99,20 @@ const size_t arena_bytes = (size_t)1 << 36;
 char *arena;
 size_t arena_top;
 std::map<size_t, size_t> holes;
+/* The arena lies in pages of 2 MiB where there are such: protecting small ones costs
+ * milliseconds. */
+const size_t huge = (size_t)1 << 21;
+size_t whole_pages(size_t n)
+{
+    return (n + huge - 1) / huge * huge;
+}
 void expose(bool on)
 {
     static const char *p = getenv("CUEMU_PROTECT"); /* 0: large tests */
     if (p && *p == '0')
         return;
-    if (arena_top && mprotect(arena, arena_top, on ? PROT_READ | PROT_WRITE : PROT_NONE))
+    if (arena_top &&
+        mprotect(arena, whole_pages(arena_top), on ? PROT_READ | PROT_WRITE : PROT_NONE))
         die("mprotect failed");
 }
 #else
@@ -240,9 +248,12 @@ char *device_alloc(size_t n)
     return posix_memalign(&p, 256, n) ? nullptr : (char *)p;
 #else
     n = (n + 4095) / 4096 * 4096;
-    if (!arena)
-        arena = (char *)mmap(nullptr, arena_bytes, PROT_NONE,
+    if (!arena) {
+        arena = (char *)mmap(nullptr, arena_bytes + huge, PROT_NONE,
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        arena = (char *)whole_pages((uintptr_t)arena);
+        madvise(arena, arena_bytes, MADV_HUGEPAGE);
+    }
     for (auto &h : holes)
         if (h.second >= n) {
             size_t at = h.first, rest = h.second - n;
@@ -254,7 +265,7 @@ char *device_alloc(size_t n)
     if (arena_top + n > arena_bytes)
         return nullptr;
     arena_top += n;
-    mprotect(arena, arena_top, PROT_READ | PROT_WRITE);
+    mprotect(arena, whole_pages(arena_top), PROT_READ | PROT_WRITE);
     return arena + arena_top - n;
 #endif
 }
