@@ -7,6 +7,10 @@
 #define TOL_KERNEL_F32 5e-6
 /* The same for a product of three such kernels (attention, the LoRA pair's gradients). */
 #define TOL_KERNEL_CHAIN_F32 2e-5
+/* max|got - ref| / max|ref| of a kernel in bf16: one rounding of the result, half a unit in the
+ * last of eight bits, 2^-8 = 3.9e-3, of sums in f32. Inputs are rounded before they are compared.
+ */
+#define TOL_KERNEL_BF16 4e-3
 /* A derivative from central differences in double with step 1e-5 against the analytic one in
  * double: truncation 1e-10 times the third derivative, cancellation 1e-16/1e-5. */
 #define TOL_DIFFERENCE 1e-6
