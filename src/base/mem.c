@@ -183,14 +183,15 @@ void *az_arena_take(az_arena *arena, size_t n, size_t size)
     if (arena->base == NULL)
         return NULL;
     AZ_ASSERT(arena->used <= arena->size);
-    memset(arena->base + start + bytes, GAP_BYTE, gap);
+    if (!arena->foreign)
+        memset(arena->base + start + bytes, GAP_BYTE, gap);
     return arena->base + start;
 }
 
 az_err az_arena_init(az_arena *arena, const char *label)
 {
     size_t size = arena->used;
-    *arena = (az_arena){az_alloc(size, 1, label), size, 0};
+    *arena = (az_arena){.base = az_alloc(size, 1, label), .size = size};
     return arena->base != NULL ? AZ_OK : AZ_EENV;
 }
 

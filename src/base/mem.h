@@ -43,8 +43,10 @@ void az_mem_set_fault(long n);
 typedef struct {
     char *base;
     size_t size, used;
+    bool foreign; /* the block is memory that the host cannot write: a GPU's */
 } az_arena;
-/* n elements of size bytes at the next multiple of 64 bytes; debug builds add poisoned gaps. */
+/* n elements of size bytes at the next multiple of 64 bytes; debug builds add gaps, poisoned where
+ * the host can write. */
 void *az_arena_take(az_arena *arena, size_t n, size_t size);
 /* Allocate what a counting pass has summed up in arena->used, and start again. */
 az_err az_arena_init(az_arena *arena, const char *label);

@@ -122,7 +122,7 @@ az_err az_dev_arena_init(az_dev *dev, az_arena *arena, const char *category)
     void *base;
     const size_t size = arena->used;
     AZ_TRY(az_dev_alloc(&base, dev, size, category));
-    *arena = (az_arena){base, size, 0};
+    *arena = (az_arena){.base = base, .size = size, .foreign = dev->backend != NULL};
 out:
     return err;
 }

@@ -80,10 +80,15 @@ typedef struct {
 az_err az_pass_create(az_pass **out_pass, const az_model_parts *parts,
                       const az_pass_options *options);
 void az_pass_destroy(az_pass *opt_pass);
-/* Bytes that create allocates, from the sizes alone. Pure. */
-size_t az_pass_measure(const az_config *config, const az_lora *lora, const az_pass_units *units,
-                       const az_pass_options *options);
-size_t az_pass_get_bytes(const az_pass *pass);
+/* Bytes of the device's memory and of the host's (on the CPU both are the host's). */
+typedef struct {
+    size_t device, host;
+} az_pass_sizes;
+/* What create allocates, from the sizes alone. Pure. */
+az_pass_sizes az_pass_measure(const az_config *config, const az_lora *lora,
+                              const az_pass_units *units, const az_pass_options *options,
+                              az_numeric numeric);
+az_pass_sizes az_pass_get_sizes(const az_pass *pass);
 /* The largest group: of az_pass_train, or of az_pass_eval. */
 int az_pass_get_group(const az_pass *pass, bool training);
 
@@ -100,28 +105,33 @@ az_err az_pass_eval(const double **out_losses, az_pass *pass, az_schedule *sched
                     int n);
 
 /* Tokens for which logits are wanted: new tokens of sequences whose earlier keys and values may lie
- * in a cache. */
+ * in a cache. Arrays are the host's, but for the cache. */
 typedef struct {
     int64_t N;          /* 0: this rank has none and takes part in the gathers */
     const int32_t *ids; /* [N] */
     const int32_t *pos; /* [N] */
     const az_seq *seqs; /* [n_seqs]; with a cache, k_row is a row of it */
     int n_seqs;
-    float *opt_cache_k, *opt_cache_v; /* [L, cache_rows, G, K] */
+    /* [L, cache_rows, G, K] of the activations' type, in the device's memory. */
+    void *opt_cache_k, *opt_cache_v;
     int64_t cache_rows;
     const int64_t *cache_row; /* [N] where the new keys and values go */
     const int64_t *rows;      /* [n_rows] tokens whose logits are wanted */
     int64_t n_rows;
 } az_feed;
-/* logits [n_rows,V]. N, n_rows within the limits' tokens and targets; positions below longest. */
+/* logits [n_rows,V], in memory of az_dev_alloc_host. N, n_rows within the limits' tokens and
+ * targets; positions below longest. */
 az_err az_pass_logits(az_pass *pass, const az_feed *feed, float *logits);
 
-/* Seconds by operation since create. */
+/* Seconds by operation since create. On a GPU of the device's clock: recompute is part of backward,
+ * and a wait of the device for a unit is part of what is done with it; gather is what the host has
+ * waited. Passes that are not done yet are not in it. */
 typedef struct {
     double forward, head, recompute, backward, gather;
-    double longest_unit; /* between two units, where a pass can be stopped */
+    double longest_unit; /* between two units, where a pass can be stopped; on a GPU, which does
+                            what is queued before it stops, of a pass */
 } az_pass_times;
-az_pass_times az_pass_get_times(const az_pass *pass);
+az_pass_times az_pass_get_times(az_pass *pass);
 
 /* ---- what they cost ---- */
 

@@ -211,11 +211,14 @@ static void count_activations(az_plan *plan, az_sizes *s)
     az_plan_fill_levels(s->levels, &plan->choice, in->config->L);
     az_pass_options options = {.forward = *eval, .backward = *train, .opt_levels = s->levels};
     options.backward.group = plan->choice.group;
-    const size_t all = az_pass_measure(in->config, in->lora, &s->cut, &options);
+    const az_numeric numeric = {in->machine.gpu, AZ_F32};
+    const az_pass_sizes all = az_pass_measure(in->config, in->lora, &s->cut, &options, numeric);
     az_head_carve(&head, &arena, in->config, az_max_i64(train->targets, eval->targets),
-                  train->targets, s->list.head_rows, NULL);
+                  train->targets, s->list.head_rows, NULL, numeric);
     add(plan, AZ_PLAN_HEAD, 0, arena.used, arena.used);
-    add(plan, AZ_PLAN_ACTIVATIONS, 0, all - arena.used, all - arena.used);
+    const size_t rest = all.device - arena.used;
+    add(plan, AZ_PLAN_ACTIVATIONS, 0, rest, rest);
+    add(plan, numeric.gpu ? AZ_PLAN_TEXT : AZ_PLAN_ACTIVATIONS, 0, all.host, all.host);
     add(plan, AZ_PLAN_ACTIVATIONS, 0, (size_t)in->work.cache_bytes, (size_t)in->work.cache_bytes);
 }
 

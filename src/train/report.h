@@ -66,6 +66,6 @@ void az_report_pause(az_report *report, double seconds);
 void az_report_sync(az_report *report);
 void az_report_eval(az_report *report, int64_t step, const az_eval_result *result);
 /* How it went: losses, time by operation, memory by category. Collective. */
-void az_report_summary(az_report *report, const az_engine *engine, const az_pass *pass);
+void az_report_summary(az_report *report, const az_engine *engine, az_pass *pass);
 
 #endif

@@ -108,7 +108,7 @@ static void say_share(const char *name, double s, double whole)
         az_say("          %-10s %8.2fs  %5.1f %%", name, s, 100 * s / whole);
 }
 
-void az_report_summary(az_report *r, const az_engine *engine, const az_pass *pass)
+void az_report_summary(az_report *r, const az_engine *engine, az_pass *pass)
 {
     const az_pass_times t = az_pass_get_times(pass);
     const az_shard_stats shard = az_shard_get_stats(engine->shard);

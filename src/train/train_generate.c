@@ -33,9 +33,9 @@ struct az_generate {
 
     az_pass *pass;
     az_arena arena;
-    float *cache_k, *cache_v; /* [L, cache_rows, G, K] */
+    void *cache_k, *cache_v; /* [L, cache_rows, G, K] in the device's memory */
     int64_t cache_rows;
-    float *logits; /* [batch_size, V] */
+    float *logits; /* [batch_size, V], pinned */
     az_sampler sampler;
 
     sequence *sequences; /* [batch_size] the group */
@@ -134,7 +134,6 @@ static void carve(az_generate *g, const az_pass_limits *limits)
 {
     const size_t n = (size_t)limits->tokens, b = (size_t)limits->sequences;
     const int64_t V = g->engine->config.V;
-    g->logits = az_arena_take(&g->arena, b * (size_t)V, sizeof *g->logits);
     az_sampler_carve(&g->sampler, &g->arena, g->options.sampling.temperature > 0 ? V : 0);
     g->sequences = az_arena_take(&g->arena, b, sizeof *g->sequences);
     g->ids = az_arena_take(&g->arena, n, sizeof *g->ids);
@@ -160,11 +159,17 @@ static az_pass_limits limits_of(const az_generate *g, const needs *need)
                             .sequences = (int)b};
 }
 
-/* Elements of the keys, and of the values. */
+/* Bytes of the keys, and of the values. */
 static size_t cache_size(const az_generate *g, const needs *need)
 {
     const az_config *c = &g->engine->config;
-    return (size_t)(c->L * need->cache_rows * c->G * c->K);
+    return (size_t)(c->L * need->cache_rows * c->G * c->K) *
+           az_dtype_bytes(g->engine->device.kern.numeric.act);
+}
+
+static size_t logits_size(const az_generate *g, const az_pass_limits *limits)
+{
+    return (size_t)(limits->sequences * g->engine->config.V) * sizeof *g->logits;
 }
 
 static az_err allocate(az_generate *g)
@@ -173,16 +178,21 @@ static az_err allocate(az_generate *g)
     const needs need = find_needs(g, az_comm_rank(g->engine->comm));
     const az_pass_limits limits = limits_of(g, &need);
     const size_t cache = cache_size(g, &need);
+    az_dev *dev = g->engine->device.dev;
+    void *logits;
     g->cache_rows = need.cache_rows;
     carve(g, &limits);
     AZ_TRY(az_arena_init(&g->arena, "generation"));
     carve(g, &limits);
-    AZ_TRY(AZ_NEW(g->cache_k, cache, "key/value cache"));
-    AZ_TRY(AZ_NEW(g->cache_v, cache, "key/value cache"));
+    AZ_TRY(az_dev_alloc(&g->cache_k, dev, cache, "key/value cache"));
+    AZ_TRY(az_dev_alloc(&g->cache_v, dev, cache, "key/value cache"));
+    AZ_TRY(az_dev_alloc_host(&logits, dev, logits_size(g, &limits), "generation"));
+    g->logits = logits;
     AZ_TRY(AZ_NEW(g->own, (size_t)need.new_tokens, "completions"));
     AZ_TRY(AZ_NEW(g->length, (size_t)g->prompts->n, "completions"));
     AZ_TRY(AZ_NEW(g->all_start, (size_t)g->prompts->n, "completions"));
-    g->stats.cache_bytes = 2 * cache * sizeof(float);
+    g->stats.cache_bytes = 2 * cache;
+    g->stats.bytes = 2 * cache + g->arena.size + logits_size(g, &limits);
 out:
     err = az_comm_agree(g->engine->comm, err);
     const az_model_parts parts = az_engine_get_parts(g->engine);
@@ -213,7 +223,7 @@ void az_generate_get_work(az_work_load *out_work, az_engine *engine, const az_pr
     for (int rank = 0; rank < g.n_ranks; rank++) {
         const needs need = find_needs(&g, rank);
         const az_pass_limits limits = limits_of(&g, &need);
-        const size_t cache = 2 * cache_size(&g, &need) * sizeof(float);
+        const size_t cache = 2 * cache_size(&g, &need);
         bytes = cache > bytes ? cache : bytes;
         most.tokens = az_max_i64(most.tokens, limits.tokens);
         most.longest = az_max_i64(most.longest, limits.longest);
@@ -222,7 +232,8 @@ void az_generate_get_work(az_work_load *out_work, az_engine *engine, const az_pr
     }
     carve(&g, &most);
     const az_step step = {.n_micro = (int)g.n_groups};
-    az_work_from_forward(out_work, &most, &step, (int64_t)(bytes + g.arena.used));
+    az_work_from_forward(out_work, &most, &step,
+                         (int64_t)(bytes + logits_size(&g, &most) + g.arena.used));
 }
 
 az_err az_generate_create(az_generate **out_generate, az_engine *engine, const az_prompts *prompts,
@@ -238,7 +249,8 @@ az_err az_generate_create(az_generate **out_generate, az_engine *engine, const a
     for (int64_t i = 0; i < prompts->n; i++)
         g->stats.n_short += token_limit(g, i) < prompt_tokens(g, i) + options->max_new_tokens;
     AZ_TRY(allocate(g));
-    g->stats.bytes = g->stats.cache_bytes + g->arena.size + az_pass_get_bytes(g->pass);
+    const az_pass_sizes pass = az_pass_get_sizes(g->pass);
+    g->stats.bytes += pass.device + pass.host;
 out:
     if (err != AZ_OK)
         az_generate_destroy(g);
@@ -254,8 +266,9 @@ void az_generate_destroy(az_generate *opt_generate)
         return;
     az_pass_destroy(g->pass);
     az_arena_fini(&g->arena);
-    az_free(g->cache_k);
-    az_free(g->cache_v);
+    az_dev_free(g->engine->device.dev, g->cache_k);
+    az_dev_free(g->engine->device.dev, g->cache_v);
+    az_dev_free_host(g->engine->device.dev, g->logits);
     az_free(g->own);
     az_free(g->length);
     az_free(g->all);

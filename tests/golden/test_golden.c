@@ -104,8 +104,11 @@ static void check_measure(const az_engine *e, const az_pass_options *how, int gr
     const size_t before = az_mem_get_total().bytes;
     CHECK(az_pass_create(&pass, &parts, &options) == AZ_OK);
     const size_t bytes = az_mem_get_total().bytes - before;
-    CHECK(bytes == az_pass_get_bytes(pass));
-    CHECK(bytes == az_pass_measure(&e->config, &e->lora, &units, &options));
+    const az_pass_sizes sizes = az_pass_get_sizes(pass);
+    const az_pass_sizes told =
+        az_pass_measure(&e->config, &e->lora, &units, &options, e->device.kern.numeric);
+    CHECK(bytes == sizes.device + sizes.host);
+    CHECK(told.device == sizes.device && told.host == sizes.host);
     az_pass_destroy(pass);
 }
 

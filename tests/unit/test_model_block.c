@@ -25,6 +25,7 @@ static float *weight[AZ_N_LINEARS], *bias[AZ_N_LINEARS], *pairs[AZ_N_LINEARS];
 static az_acts acts;
 static az_work work;
 static az_layer layer;
+static const az_kern *cpu;
 static const int32_t pos[N] = {0, 1, 2, 3, 4, 0, 1, 2, 3};
 static const uint32_t sample[N] = {7, 7, 7, 7, 7, 2, 2, 2, 2};
 static const az_seq seqs[] = {{0, 5, 0, 5}, {5, 4, 5, 4}};
@@ -34,6 +35,7 @@ static const az_tokens tokens = {
     .seqs = seqs,
     .n_seqs = 2,
     .dropout = {.p = 0.25, .seed = 5, .step = 3, .sample = sample, .pos = pos}};
+static const az_numeric f32 = {false, AZ_F32};
 static const int64_t all[AZ_N_LINEARS] = {R, R, R, R, R, R, R};
 
 static float *take(int64_t n)
@@ -56,9 +58,9 @@ static void carve(void)
         bias[i] = take(out[i]);
         pairs[i] = take(R * (in[i] + out[i]));
     }
-    az_acts_carve(&acts, &arena, &config, N, all, AZ_STAGES_ALL);
+    az_acts_carve(&acts, &arena, &config, N, all, AZ_STAGES_ALL, f32);
     work.rope = rope;
-    az_work_carve(&work, &arena, &config, N, LONGEST, R, true);
+    az_work_carve(&work, &arena, &config, N, LONGEST, R, true, f32);
 }
 
 static void fill_random(float *v, int64_t n, uint32_t stream, float size)
@@ -73,6 +75,7 @@ static void fill_random(float *v, int64_t n, uint32_t stream, float size)
 static int set_up(void **state)
 {
     (void)state;
+    cpu = az_kern_get_cpu();
     carve();
     if (az_arena_init(&arena, "test") != AZ_OK)
         return -1;
@@ -129,7 +132,7 @@ static void poison(unsigned stages)
 {
     const struct {
         unsigned stage;
-        float *array;
+        void *array;
         int64_t width;
     } table[] = {{AZ_STAGE_NORM1, acts.n1, D},
                  {AZ_STAGE_QKV, acts.q, H * K},
@@ -151,7 +154,7 @@ static void poison(unsigned stages)
                  {AZ_STAGE_DOWN, acts.t[AZ_DOWN], R}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         for (int64_t j = 0; (table[i].stage & stages) != 0 && j < N * table[i].width; j++)
-            table[i].array[j] = NAN;
+            ((float *)table[i].array)[j] = NAN;
 }
 
 /* Forward, then backward with the activations of the stages in have only; gradients and, unless
@@ -163,11 +166,11 @@ static void run(unsigned adapted, bool lowest, unsigned have)
     fill_adapters(ads, ranks, adapted);
     memcpy(d, d0, N * D * sizeof *d);
     poison(AZ_STAGES_ALL);
-    az_layer_forward(y, x, &config, &layer, ads, &tokens, &acts, 0, 0, &work);
+    az_layer_forward(y, x, &config, &layer, ads, &tokens, &acts, 0, 0, &work, cpu);
     poison(AZ_STAGES_ALL & ~have);
     az_layer_forward(NULL, x, &config, &layer, ads, &tokens, &acts, have,
-                     az_layer_get_stages(ranks, lowest), &work);
-    az_layer_backward(d, x, &config, &layer, ads, &tokens, &acts, &work, lowest);
+                     az_layer_get_stages(ranks, lowest), &work, cpu);
+    az_layer_backward(d, x, &config, &layer, ads, &tokens, &acts, &work, lowest, cpu);
 }
 
 static void check(unsigned adapted, bool lowest)
@@ -226,8 +229,8 @@ static void test_in_place(void **state)
     int64_t ranks[AZ_N_LINEARS];
     fill_adapters(ads, ranks, 0x7f);
     memcpy(keep, x, sizeof keep);
-    az_layer_forward(y, x, &config, &layer, ads, &tokens, &acts, 0, 0, &work);
-    az_layer_forward(x, x, &config, &layer, ads, &tokens, &acts, 0, 0, &work);
+    az_layer_forward(y, x, &config, &layer, ads, &tokens, &acts, 0, 0, &work, cpu);
+    az_layer_forward(x, x, &config, &layer, ads, &tokens, &acts, 0, 0, &work, cpu);
     assert_memory_equal(x, y, sizeof keep);
     memcpy(x, keep, sizeof keep);
 }

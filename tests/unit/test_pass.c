@@ -62,7 +62,9 @@ static size_t measure(const az_lora *lora, int lowest, int n_head, int group, az
         options.backward = limits;
         options.backward.group = group;
     }
-    return az_pass_measure(&config, lora, &units, &options);
+    const az_pass_sizes sizes =
+        az_pass_measure(&config, lora, &units, &options, (az_numeric){false, AZ_F32});
+    return sizes.device + sizes.host;
 }
 
 /* What one more micro-batch takes, and what a level takes, in f32. Nothing is allocated. */
