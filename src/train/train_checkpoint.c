@@ -221,6 +221,9 @@ static az_err write_file(const az_checkpoint *c, const az_trainer *trainer, cons
     az_h5_writer *writer = NULL;
     int64_t first, n, bytes = az_checkpoint_get_bytes(c);
     az_params_get_slice(c->engine->params, &first, &n);
+    az_params_pull(c->engine->params);
+    if (whole)
+        az_optim_pull(c->optim);
     AZ_TRY(
         create_file(&writer, c, path, whole ? "checkpoint" : "adapter", whole ? bytes : bytes / 3));
     AZ_TRY(put_common(c, trainer, writer, dtype));

@@ -247,6 +247,7 @@ az_err az_checkpoint_read(az_checkpoint *c, az_trainer *out_trainer, const char 
                              az_optim_get_exp_avg(c->optim), first, n));
     AZ_TRY(az_h5_read_arrays(file, AZ_EXP_AVG_SQ, c->arrays, c->n_arrays,
                              az_optim_get_exp_avg_sq(c->optim), first, n));
+    az_optim_push(c->optim);
     *out_damaged = false;
     check_eval(c, out_trainer, file, path);
     warn_of_bits(c, file, path);
