@@ -94,7 +94,9 @@ fresh() { rm -f "$tmp"/out/*; }
 
 for script in train.sbatch train-long.sbatch train-gpu.sbatch; do
     fresh
-    try $script 0 'adze train deck.yaml lora.r=3 threads=2 end=2000000000'
+    keys=
+    [ $script != train-gpu.sbatch ] || keys=' run.device=gpu'
+    try $script 0 "adze train deck.yaml lora.r=3$keys threads=2 end=2000000000"
     try $script 0 'state     done (because) after step 7 of 9; checkpoint c1; exit code 0' STATE='done 0' SAVED=c1
     try $script 0 'exit code 0' STATE='done 0' CODE=143 # the launcher's code does not count
     try $script 2 'state     not written by this run; exit code 2' CODE=2 # an old "done" does not hide a failure
