@@ -19,7 +19,7 @@ Device *device_of(void *self)
     return static_cast<Device *>(self);
 }
 
-/* The failure in text; 0 if there is none. It is cleared, so that the next launch does not find it. */
+/* The failure in text; 0 if there is none. It is cleared, or the next launch would find it. */
 int describe_error(cudaError_t e, char *text, size_t size)
 {
     if (e == cudaSuccess)

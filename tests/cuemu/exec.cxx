@@ -33,7 +33,9 @@ const size_t stack_bytes = 64 << 10;
 #endif
 const size_t page = 4096;
 #ifdef CUEMU_TSAN
-const size_t max_contexts = 1024; /* at least the threads of a block */
+/* As many contexts as this, and as two blocks: one of another block is used anew as late as may
+ * be, but each costs a megabyte and its making. */
+const size_t few_contexts = 256, max_contexts = 2048;
 #endif
 
 struct Fiber {
@@ -186,7 +188,7 @@ Fiber *fresh_fiber(Block *b)
     /* A context keeps the order of what it did before, so they are used in
      * turn: a block shares none with the blocks just before it.  They must
      * descend from the launch, not from a fellow thread.                     */
-    if (b->contexts < max_contexts) {
+    if (b->contexts < std::max(few_contexts, (size_t)b->n * 2)) {
         b->contexts++;
         void *here = __tsan_get_current_fiber();
         __tsan_switch_to_fiber(b->main.tsan, 1);

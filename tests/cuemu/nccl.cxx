@@ -150,6 +150,7 @@ struct ncclComm {
     std::atomic<uint64_t> calls;
     std::shared_ptr<cuemu::Done> last; /* calls of one communicator are ordered */
     std::atomic<bool> aborted;
+    ncclComm *next; /* of those aborted */
     char *data(int r)
     {
         return (char *)sh + header_bytes() + (size_t)r * slot_bytes();
@@ -303,7 +304,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t *out, int n, ncclUniqueId id, int rank)
     close(fd);
     if (m == MAP_FAILED)
         return ncclSystemError;
-    ncclComm_t c = new ncclComm{rank, n, (Shared *)m, bytes, 0, nullptr, {false}};
+    ncclComm_t c = new ncclComm{rank, n, (Shared *)m, bytes, 0, nullptr, {false}, nullptr};
     c->sh->attached++;
     time_t end = time(nullptr) + 60;
     while (c->sh->attached < n) {
@@ -325,12 +326,13 @@ ncclResult_t ncclCommDestroy(ncclComm_t c)
     delete c;
     return ncclSuccess;
 }
-/* From any thread, also while another one waits for the device: it takes no lock. What is queued ends
- * without effect on this rank; what it points at stays, for it may still be in a queue.              */
+/* From any thread, also while another one waits for the device: it takes no lock. What is queued
+ * ends without effect on this rank; what it points at stays, for it may still be in a queue. */
 ncclResult_t ncclCommAbort(ncclComm_t c)
 {
-    if (c)
-        c->aborted = true;
+    static std::atomic<ncclComm *> all;
+    if (c && !c->aborted.exchange(true))
+        c->next = all.exchange(c);
     return ncclSuccess;
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *r)
@@ -374,8 +376,8 @@ ncclResult_t ncclAllReduce(const void *s, void *r, size_t n, ncclDataType_t t, n
 {
     return call({ALL_REDUCE, t, op, 0, n}, s, r, c, st);
 }
-ncclResult_t ncclReduce(const void *s, void *r, size_t n, ncclDataType_t t, ncclRedOp_t op, int root,
-                        ncclComm_t c, cudaStream_t st)
+ncclResult_t ncclReduce(const void *s, void *r, size_t n, ncclDataType_t t, ncclRedOp_t op,
+                        int root, ncclComm_t c, cudaStream_t st)
 {
     return call({REDUCE, t, op, root, n}, s, r, c, st);
 }

@@ -62,7 +62,7 @@ struct Alloc {
 
 std::recursive_mutex mutex;
 std::map<uintptr_t, Alloc> allocs;
-std::vector<CUstream_st *> streams;
+std::vector<CUstream_st *> &streams = *new std::vector<CUstream_st *>; /* there to the last */
 CUstream_st *legacy_stream;
 std::map<const void *, int> max_shared;
 cudaError_t last_error = cudaSuccess;
@@ -496,11 +496,21 @@ void start_helper()
     if (started)
         return;
     started = true;
+    static bool ended; /* the process is at its end: the queues go */
+    atexit([] {
+        mutex.lock();
+        ended = true;
+        mutex.unlock();
+    });
     std::thread([] {
         for (uint64_t seen = 0;;) {
             std::this_thread::sleep_for(std::chrono::milliseconds(20));
             if (!mutex.try_lock())
                 continue; /* the host is inside the API */
+            if (ended) {
+                mutex.unlock();
+                return;
+            }
             if (api_calls == seen) {
                 DeviceSection d;
                 for (int i = 0; i < 100 && progress(); i++) {
