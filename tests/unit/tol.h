@@ -11,6 +11,9 @@
  * last of eight bits, 2^-8 = 3.9e-3, of sums in f32. Inputs are rounded before they are compared.
  */
 #define TOL_KERNEL_BF16 4e-3
+/* The same for gradients of attention: the output, probabilities, the gradients of scores and the
+ * result are rounded, four roundings. */
+#define TOL_KERNEL_CHAIN_BF16 1.6e-2
 /* A derivative from central differences in double with step 1e-5 against the analytic one in
  * double: truncation 1e-10 times the third derivative, cancellation 1e-16/1e-5. */
 #define TOL_DIFFERENCE 1e-6
