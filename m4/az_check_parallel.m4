@@ -9,6 +9,8 @@ AC_DEFUN([AZ_CHECK_MPI], [
     [AC_MSG_RESULT([no])
      az_missing="$az_missing
   MPI 3: on Debian, apt-get install mpich libmpich-dev; elsewhere load the MPI module or set CC to its compiler wrapper"])
+  # Whether an MPI takes pointers to the memory of GPUs is asked at run time, where it can be asked.
+  AC_CHECK_FUNCS([MPIX_Query_cuda_support MPIX_GPU_query_support])
 ])
 AC_DEFUN([AZ_CHECK_OPENMP], [
   AC_OPENMP

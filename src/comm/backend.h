@@ -18,15 +18,18 @@ extern "C" {
 typedef struct az_nccl az_nccl; /* a communicator */
 
 typedef struct {
+    /* "2.21.5" */
+    void (*get_version)(char *text, size_t size);
     /* A new id, on one rank, to be handed to the others. */
     int (*make_id)(char id[AZ_NCCL_ID_BYTES], char *text, size_t size);
     /* Collective over n ranks. */
     int (*create)(az_nccl **out, void *dev_self, const az_backend_host *host,
                   const char id[AZ_NCCL_ID_BYTES], int n, int rank, char *text, size_t size);
     void (*destroy)(az_nccl *nccl);
-    /* Give up what is under way, from any thread; the communicator is of no use afterwards. */
+    /* Give up what is under way and let the communicator go: instead of destroy, which would wait
+     * for ranks that do not come any more. */
     void (*abort)(az_nccl *nccl);
-    /* 0, or what has gone wrong in the background in text. */
+    /* 0, or what has gone wrong in the background in text. From any thread. */
     int (*check)(az_nccl *nccl, char *text, size_t size);
     /* Rank i's bytes_each bytes to recv + i * bytes_each, on all; send may be its place in recv. */
     void (*allgather)(az_nccl *nccl, az_queue queue, const void *send, void *recv,
@@ -38,8 +41,6 @@ typedef struct {
     void (*broadcast)(az_nccl *nccl, az_queue queue, void *buffer, size_t bytes, int root);
     /* Sums of n integers over all ranks to root's buffer, in place; others' are undefined then. */
     void (*reduce_i64)(az_nccl *nccl, az_queue queue, int64_t *buffer, size_t n, int root);
-    /* To all, in place. */
-    void (*allreduce_i64)(az_nccl *nccl, az_queue queue, int64_t *buffer, size_t n);
 } az_nccl_backend;
 
 #ifdef __cplusplus

@@ -1,8 +1,9 @@
 /* comm: collectives. Messages beyond the limit of one call go in pieces.
  *
  * Those that a pass over the model uses (az_comm_poll, az_comm_node_barrier, sums over a node and
- * over lanes) wait in such a way that what goes on beside the main thread goes on: two nodes that
- * wait for each other, one for a sum, one for a piece of the model, would stand still for ever. */
+ * what goes over lanes) wait in such a way that what goes on beside the main thread goes on: two
+ * nodes that wait for each other, one for a sum, one for a piece of the model, would stand still
+ * for ever. */
 #include <config.h>
 
 #include "comm/comm_priv.h"
@@ -76,21 +77,15 @@ unsigned az_comm_poll(az_comm *comm)
     return answer;
 }
 
-static void bcast_over(az_comm *comm, const group *g, void *buffer, size_t bytes, int root)
+void az_comm_bcast(az_comm *comm, void *buffer, size_t bytes, int root)
 {
-    if (g->size == 1)
+    if (comm->size == 1)
         return;
     az_comm_block(comm, AZ_CALL_BCAST);
     for (size_t done = 0; done < bytes; done += comm->limit)
         MPI_Bcast((char *)buffer + done, (int)min_size(comm->limit, bytes - done), MPI_BYTE, root,
-                  g->comm);
+                  comm->world);
     az_watch_end(comm->watch);
-}
-
-void az_comm_bcast(az_comm *comm, void *buffer, size_t bytes, int root)
-{
-    const group g = world_of(comm);
-    bcast_over(comm, &g, buffer, bytes, root);
 }
 
 void az_comm_allgather(az_comm *comm, const void *send, size_t bytes, void *recv)
@@ -110,45 +105,75 @@ void az_comm_allgather(az_comm *comm, const void *send, size_t bytes, void *recv
         az_comm_bcast(comm, (char *)recv + (size_t)r * bytes, bytes, r);
 }
 
-static void allgatherv_over(az_comm *comm, const group *g, const void *send, void *recv,
-                            const size_t *counts, const size_t *offsets)
+/* Whether one call can say where all lies, in comm->counts and comm->offsets. */
+static bool fits_one_call(az_comm *comm, const group *g, const size_t *counts,
+                          const size_t *offsets)
 {
-    char *mine = (char *)recv + offsets[g->rank];
-    if (send != mine && counts[g->rank] > 0)
-        memcpy(mine, send, counts[g->rank]);
-    if (g->size == 1)
-        return;
-    size_t end = 0;
-    for (int r = 0; r < g->size; r++)
-        end = offsets[r] + counts[r] > end ? offsets[r] + counts[r] : end;
-    if (end <= comm->limit) {
-        for (int r = 0; r < g->size; r++) {
-            comm->counts[r] = (int)counts[r];
-            comm->offsets[r] = (int)offsets[r];
-        }
-        az_comm_block(comm, AZ_CALL_ALLGATHERV);
-        MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_BYTE, recv, comm->counts, comm->offsets, MPI_BYTE,
-                       g->comm);
-        az_watch_end(comm->watch);
-        return;
+    for (int r = 0; r < g->size; r++) {
+        if (offsets[r] + counts[r] > comm->limit)
+            return false;
+        comm->counts[r] = (int)counts[r];
+        comm->offsets[r] = (int)offsets[r];
     }
-    for (int r = 0; r < g->size; r++)
-        bcast_over(comm, g, (char *)recv + offsets[r], counts[r], r);
+    return true;
 }
 
 void az_comm_allgatherv(az_comm *comm, const void *send, void *recv, const size_t *counts,
                         const size_t *offsets)
 {
     const group g = world_of(comm);
-    allgatherv_over(comm, &g, send, recv, counts, offsets);
+    char *mine = (char *)recv + offsets[g.rank];
+    if (send != mine && counts[g.rank] > 0)
+        memcpy(mine, send, counts[g.rank]);
+    if (g.size == 1)
+        return;
+    if (!fits_one_call(comm, &g, counts, offsets)) {
+        for (int r = 0; r < g.size; r++)
+            az_comm_bcast(comm, (char *)recv + offsets[r], counts[r], r);
+        return;
+    }
+    az_comm_block(comm, AZ_CALL_ALLGATHERV);
+    MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_BYTE, recv, comm->counts, comm->offsets, MPI_BYTE, g.comm);
+    az_watch_end(comm->watch);
+}
+
+/* Begin a message and wait for it while what is under way goes on. */
+static void lane_bcast(az_comm *comm, const group *g, char *buffer, size_t bytes, int root)
+{
+    MPI_Request request;
+    for (size_t done = 0; done < bytes; done += comm->limit) {
+        az_progress_lock(comm);
+        MPI_Ibcast(buffer + done, (int)min_size(comm->limit, bytes - done), MPI_BYTE, root, g->comm,
+                   &request);
+        az_progress_unlock(comm);
+        az_progress_wait(comm, &request);
+    }
 }
 
 void az_comm_lane_allgatherv(az_comm *comm, const void *send, void *recv, const size_t *counts,
                              const size_t *offsets)
 {
     const group g = lane_of(comm);
-    if (comm->lane_number >= 0)
-        allgatherv_over(comm, &g, send, recv, counts, offsets);
+    MPI_Request request;
+    if (comm->lane_number < 0)
+        return;
+    char *mine = (char *)recv + offsets[g.rank];
+    if (send != mine && counts[g.rank] > 0)
+        memcpy(mine, send, counts[g.rank]);
+    if (g.size == 1)
+        return;
+    az_watch_begin(comm->watch, AZ_CALL_ALLGATHERV);
+    if (fits_one_call(comm, &g, counts, offsets)) {
+        az_progress_lock(comm);
+        MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_BYTE, recv, comm->counts, comm->offsets, MPI_BYTE,
+                        g.comm, &request);
+        az_progress_unlock(comm);
+        az_progress_wait(comm, &request);
+    } else {
+        for (int r = 0; r < g.size; r++)
+            lane_bcast(comm, &g, (char *)recv + offsets[r], counts[r], r);
+    }
+    az_watch_end(comm->watch);
 }
 
 void az_comm_lane_reduce_scatter_i64(az_comm *comm, const int64_t *send, int64_t *recv,

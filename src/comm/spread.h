@@ -17,8 +17,9 @@
  *     az_spread_end(spread);
  *
  * All ranks walk through the same programs; they need not do it in step. While a walk is open, no
- * collective may be called but az_comm_poll, az_comm_node_barrier, the sums over a node, over lanes
- * and over all ranks: those wait without standing in the way of what is being brought. */
+ * collective may be called but az_comm_poll, az_comm_node_barrier, the sums over a node and over
+ * all ranks, what goes over lanes, and the fabric's: those wait without standing in the way of what
+ * is being brought. */
 #ifndef AZ_COMM_SPREAD_H
 #define AZ_COMM_SPREAD_H
 
