@@ -18,14 +18,28 @@ template <class T> az_kern_ops make_ops()
     o.gemm = gemm<T>;
     o.linear_forward = linear_forward<T>;
     o.linear_backward = linear_backward<T>;
+    o.embed = embed<T>;
+    o.rmsnorm_forward = rmsnorm_forward<T>;
+    o.rmsnorm_backward = rmsnorm_backward<T>;
+    o.rope = rope<T>;
     o.silu_gate_forward = silu_gate_forward<T>;
     o.silu_gate_backward = silu_gate_backward<T>;
     o.add = add<T>;
     o.dropout = dropout<T>;
+    o.gather_rows = gather_rows<T>;
+    o.scatter_rows = scatter_rows<T>;
     o.narrow = narrow<T>;
     o.widen = widen;
     o.attention_forward = attention_forward<T>;
     o.attention_backward = attention_backward<T>;
+    o.loss_begin = loss_begin;
+    o.loss_fold = loss_fold;
+    o.loss_end = loss_end;
+    o.loss_backward = loss_backward<T>;
+    o.fixed_add = fixed_add;
+    o.add_i64 = add_i64;
+    o.square_blocks = square_blocks;
+    o.adamw = adamw;
     return o;
 }
 
@@ -37,7 +51,8 @@ const az_kern_ops *get_ops(az_dtype act)
 
 template <class T> cudaError_t load()
 {
-    cudaError_t (*const parts[])() = {load_gemm<T>, load_attention<T>, load_elem<T>};
+    cudaError_t (*const parts[])() = {load_gemm<T>, load_attention<T>, load_rows<T>,
+                                      load_elem<T>, load_loss<T>,      load_optim};
     for (auto part : parts) {
         const cudaError_t e = part();
         if (e != cudaSuccess)
