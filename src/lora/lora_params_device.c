@@ -85,8 +85,6 @@ out:
 static az_err create(az_params *p, az_progress_kind progress)
 {
     (void)progress;
-    if (az_comm_size(p->comm) > 1)
-        return az_fail(AZ_EINPUT, "the adapter of several GPUs cannot be brought together yet");
     p->placement = choose_placement(p->placement, az_comm_n_positions(p->comm));
     return az_comm_agree(p->comm, create_memory(p));
 }
@@ -123,6 +121,7 @@ static void share(az_params *p)
         az_timetable_forget(&d->timetable);
         return;
     }
+    az_fabric_gather_cut(p->fabric, (char *)d->flat, sizeof *d->flat, d->cuts);
     az_dev_record(dev, d->shared, AZ_QUEUE_GATHER);
     az_dev_wait(dev, AZ_QUEUE_COMPUTE, d->shared);
 }
@@ -142,6 +141,7 @@ static void fetch(az_params *p, int layer, int slot)
     if (n > 0)
         az_dev_copy(dev, AZ_QUEUE_GATHER, to + (first - begin), p->slice_d + (first - p->first),
                     (size_t)n * sizeof *to);
+    az_fabric_gather_cut(p->fabric, (char *)to, sizeof *to, d->clipped);
     az_dev_record(dev, d->brought[slot], AZ_QUEUE_GATHER);
 }
 

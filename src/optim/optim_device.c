@@ -142,8 +142,7 @@ static void sum_over_ranks(az_optim *o, int64_t *sums, const int64_t *cut, az_ev
         return;
     az_dev_record(dev, o->device.added, AZ_QUEUE_COMPUTE);
     az_dev_wait(dev, AZ_QUEUE_GATHER, o->device.added);
-    (void)sums;
-    (void)cut;
+    az_fabric_reduce_i64(az_params_get_fabric(o->params), sums, cut);
     az_dev_record(dev, reduced, AZ_QUEUE_GATHER);
 }
 
