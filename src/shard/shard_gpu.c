@@ -12,17 +12,15 @@ az_err az_shard_gpu_create(az_shard *shard, const az_shard_options *o)
 {
     az_err err;
     az_shard_gpu *gpu;
+    const bool nccl = o->opt_fabric != NULL && az_fabric_uses_nccl_between_nodes(o->opt_fabric);
     if (shard->load == AZ_LOAD_MAP)
         return az_fail(AZ_EINPUT, "model.load: map: files are used in place by the host alone, and "
                                   "a GPU needs a copy: job or node reads them into its memory");
-    if (shard->topology->n_ranks > 1)
-        return az_fail(AZ_EENV, "run.device: the base cannot lie on several GPUs: one rank it must "
-                                "be");
     AZ_TRY(AZ_NEW(gpu, 1, "base index"));
     shard->gpu = gpu;
     *gpu = (az_shard_gpu){.dev = o->opt_dev,
                           .fabric = o->opt_fabric,
-                          .cut = az_shard_find_cut(o->scope, false, shard->topology)};
+                          .cut = az_shard_find_cut(o->scope, nccl, shard->topology)};
 out:
     return err;
 }
@@ -118,14 +116,12 @@ out:
     return err;
 }
 
-/* The slots lie in memory that the queues may still read and write. */
+/* Memory of a GPU is freed when what was queued before is done. */
 void az_shard_gpu_destroy(az_shard_gpu *opt_gpu)
 {
     az_shard_gpu *gpu = opt_gpu;
     if (gpu == NULL)
         return;
-    az_dev_sync(gpu->dev, AZ_QUEUE_COMPUTE, AZ_SYNC_START);
-    az_dev_sync(gpu->dev, AZ_QUEUE_GATHER, AZ_SYNC_START);
     for (int s = 0; s < gpu->timetable.n_slots && gpu->brought != NULL; s++) {
         az_dev_destroy_event(gpu->dev, gpu->used[s]);
         az_dev_destroy_event(gpu->dev, gpu->brought[s]);

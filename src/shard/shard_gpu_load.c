@@ -20,8 +20,8 @@ void az_shard_gpu_put_piece(az_shard_gpu *gpu, char *dest, size_t bytes)
 
 void az_shard_gpu_join(az_shard *shard, char *whole, int u, az_gather how)
 {
-    (void)whole, (void)u, (void)how;
-    AZ_ASSERT(shard->topology->n_ranks == 1);
+    if (shard->topology->n_ranks > 1)
+        az_fabric_gather(shard->gpu->fabric, whole, shard->index.list.units[u].bytes, how);
 }
 
 /* A cut unit whose stretches the node's GPUs hold: each of them has read its position's part, and

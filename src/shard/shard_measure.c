@@ -198,7 +198,7 @@ az_shard_gpu_sizes az_shard_measure_gpus(const az_unit_list *list, const bool *r
     s.gpu.n_slots = n_slots < n_cut ? n_slots : n_cut;
     s.gpu.slots = (size_t)s.gpu.n_slots * s.gpu.slot_each;
     s.host.n_slots = cut == AZ_CUT_HOST ? s.gpu.n_slots : 0;
-    if (cut == AZ_CUT_HOST)
+    if (s.host.n_slots > 0)
         az_spread_measure(&spread, list->n_units, n_cut, n_slots, s.host.slot_each, longest, t);
     s.host.slots = spread.slot_bytes;
     s.host.own = count_index(list) + sizeof(az_shard_gpu) + spread.own_bytes +

@@ -82,10 +82,34 @@ void az_report_banner(const az_deck *deck, const az_engine *engine, const az_dat
     say_batches(deck, train, schedule, total_steps, az_comm_size(engine->comm));
 }
 
+/* The base in the memory of GPUs. */
+static void say_gpu_base(const az_engine *engine, const az_shard_stats *s)
+{
+    const char *over = s->host.n_slots > 0 ? "the hosts of the nodes"
+                       : az_shard_get_scope(engine->shard) == AZ_SCOPE_NODE ? "the GPUs of a node"
+                                                                            : "all GPUs";
+    if (s->n_resident == s->n_units) {
+        az_say("base      a copy of %s in the memory of each GPU",
+               az_format_bytes((double)s->base_bytes));
+        return;
+    }
+    az_say("base      cut over %s: %s of %s on each GPU, %d of %d units resident, the others "
+           "gathered in %d slot%s of %s",
+           over, az_format_bytes((double)s->sizes.held), az_format_bytes((double)s->base_bytes),
+           s->n_resident, s->n_units, s->sizes.n_slots, s->sizes.n_slots > 1 ? "s" : "",
+           az_format_bytes((double)s->sizes.slot_each));
+    if (s->host.n_slots > 0)
+        az_say("          %s on each host, in %s, and %d pinned slot%s",
+               az_format_bytes((double)s->host.held), az_shard_describe_pages(engine->shard),
+               s->host.n_slots, s->host.n_slots > 1 ? "s" : "");
+}
+
 void az_report_base(const az_engine *engine)
 {
     const az_shard_stats s = az_shard_get_stats(engine->shard);
-    if (s.mapped)
+    if (az_dev_is_gpu(engine->device.dev))
+        say_gpu_base(engine, &s);
+    else if (s.mapped)
         az_say(
             "base      %s used where the files are, as the system's cache of them, read-only; %s "
             "copied as they are not aligned",

@@ -286,6 +286,9 @@ static void check_ways(const char *dir, az_internode internode)
         {.n_slots = 2, .scope = AZ_SCOPE_WORLD, .poison = true},
         {.n_slots = 1, .share = 0.5, .scope = AZ_SCOPE_NODE, .load = AZ_LOAD_NODE}};
     az_fabric *fabric = NULL;
+    if (az_comm_size(comm) > 1)
+        CHECK(az_fabric_create(&fabric, dev, &(az_fabric_options){.internode = internode}, comm) ==
+              AZ_OK);
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         az_shard_options o = options[i];
         o.opt_dev = dev;
@@ -293,6 +296,7 @@ static void check_ways(const char *dir, az_internode internode)
         check_model(dir, &o, internode == AZ_INTERNODE_NCCL);
     }
     check_refused(dir, fabric);
+    az_fabric_destroy(fabric);
 }
 
 /* A layer of 496 elements and tables of 301 rows of 8: five pieces of 61 rows, the last of 57. */
