@@ -1,9 +1,9 @@
 /* lora: which modules are adapted, how large the pairs are, where they lie, how they start, where
  * they are kept.
  *
- * All pairs lie in one flat f32 buffer: by module in model order, A [R, in] then B [out, R],
- * without gaps. Rules of matching, scaling and init are PEFT's (LoraModel, LoraConfig). Local,
- * except where said. */
+ * All pairs lie in one flat f32 buffer, without gaps, in model order: of modules that have the same
+ * input first the A [R, in], which so are one matrix, then the B [out, R]. Rules of matching,
+ * scaling and init are PEFT's (LoraModel, LoraConfig). Local, except where said. */
 #ifndef AZ_LORA_LORA_H
 #define AZ_LORA_LORA_H
 
@@ -18,6 +18,7 @@ typedef struct {
     int64_t in, out;
     int layer; /* decoder layer, or -1 */
     int kind;  /* the model's number of the linear within its layer */
+    int input; /* neighbours of a layer with the same number have the same input */
 } az_linear;
 
 /* One pair. */

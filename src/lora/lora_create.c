@@ -6,6 +6,33 @@
 #include <math.h>
 #include <string.h>
 
+/* Pairs of the linears from first on that have the same input. Returns the linear after them. */
+static int place_group(az_lora *lora, const az_choice *choices, int first, bool use_rslora)
+{
+    const az_linear *x = lora->linears;
+    const int first_pair = lora->n_pairs;
+    int i = first;
+    for (; i < lora->n_linears && x[i].layer == x[first].layer && x[i].input == x[first].input;
+         i++) {
+        const az_choice *c = &choices[i];
+        lora->pair_of[i] = c->adapted ? lora->n_pairs : -1;
+        if (!c->adapted)
+            continue;
+        az_pair *p = &lora->pairs[lora->n_pairs++];
+        *p = (az_pair){.linear = i,
+                       .R = (int64_t)c->r,
+                       .alpha = c->alpha,
+                       .scale = c->alpha / (use_rslora ? sqrt(c->r) : c->r),
+                       .a_off = lora->n_elements};
+        lora->n_elements += p->R * x[i].in;
+    }
+    for (az_pair *p = lora->pairs + first_pair; p < lora->pairs + lora->n_pairs; p++) {
+        p->b_off = lora->n_elements;
+        lora->n_elements += p->R * x[p->linear].out;
+    }
+    return i;
+}
+
 az_err az_lora_create(az_lora *lora, const az_peft_config *config, const az_linear *linears,
                       int n_linears, const char *family_default)
 {
@@ -16,20 +43,8 @@ az_err az_lora_create(az_lora *lora, const az_peft_config *config, const az_line
     AZ_TRY(az_lora_match(choices, config, linears, n_linears, family_default));
     AZ_TRY(AZ_NEW(lora->pair_of, (size_t)n_linears, "LoRA pairs"));
     AZ_TRY(AZ_NEW(lora->pairs, (size_t)n_linears, "LoRA pairs"));
-    for (int i = 0; i < n_linears; i++) {
-        const az_choice *c = &choices[i];
-        lora->pair_of[i] = c->adapted ? lora->n_pairs : -1;
-        if (!c->adapted)
-            continue;
-        az_pair *p = &lora->pairs[lora->n_pairs++];
-        *p = (az_pair){.linear = i,
-                       .R = (int64_t)c->r,
-                       .alpha = c->alpha,
-                       .scale = c->alpha / (config->use_rslora ? sqrt(c->r) : c->r),
-                       .a_off = lora->n_elements};
-        p->b_off = p->a_off + p->R * linears[i].in;
-        lora->n_elements = p->b_off + p->R * linears[i].out;
-    }
+    for (int i = 0; i < n_linears; i = place_group(lora, choices, i, config->use_rslora))
+        ;
 out:
     if (err != AZ_OK)
         az_lora_fini(lora);
@@ -57,21 +72,20 @@ int az_lora_get_lowest_layer(const az_lora *lora)
 
 int64_t az_lora_get_layer(const az_lora *lora, int layer, int64_t *out_off)
 {
-    int64_t end = 0;
-    bool found = false;
+    int64_t end = 0, n = 0;
     *out_off = 0;
     for (int k = 0; k < lora->n_pairs; k++) {
         const az_pair *p = &lora->pairs[k];
         const az_linear *x = &lora->linears[p->linear];
         if (x->layer != layer)
             continue;
-        if (!found)
+        if (n == 0)
             *out_off = p->a_off;
-        AZ_ASSERT(!found || p->a_off == end); /* a layer's linears lie together */
-        found = true;
+        n += p->R * (x->in + x->out);
         end = p->b_off + p->R * x->out;
     }
-    return found ? end - *out_off : 0;
+    AZ_ASSERT(n == 0 || end - *out_off == n); /* a layer's linears lie together */
+    return n;
 }
 
 void az_lora_fill_spans(int64_t *off, const az_lora *lora, int n_layers)

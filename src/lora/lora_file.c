@@ -20,6 +20,12 @@
 
 /* ---- reading */
 
+static int compare_arrays(const void *a, const void *b)
+{
+    const int64_t x = ((const az_h5_array *)a)->off, y = ((const az_h5_array *)b)->off;
+    return x < y ? -1 : x > y;
+}
+
 az_err az_lora_list_arrays(az_h5_array **out_arrays, const az_lora *lora)
 {
     az_err err;
@@ -33,6 +39,7 @@ az_err az_lora_list_arrays(az_h5_array **out_arrays, const az_lora *lora)
         a[1] = (az_h5_array){az_peft_key(x->path, 'B'), x->out, p->R, p->b_off};
         AZ_TRY(a[0].name != NULL && a[1].name != NULL ? AZ_OK : AZ_EENV);
     }
+    qsort(arrays, 2 * (size_t)lora->n_pairs, sizeof *arrays, compare_arrays);
     *out_arrays = arrays;
     arrays = NULL;
 out:
@@ -245,15 +252,22 @@ az_err az_lora_check_place(const az_lora *lora, const char *dir)
     return az_peft_check_place(dir, lora->n_elements * (int64_t)sizeof(float));
 }
 
+/* Of elements [off, off + count) those among [first, first + n), at values. */
+static bool is_part_finite(const float *values, int64_t first, int64_t n, int64_t off,
+                           int64_t count)
+{
+    const int64_t from = az_max_i64(off, first), to = az_min_i64(off + count, first + n);
+    return from >= to || is_finite(values + (from - first), to - from);
+}
+
 az_err az_lora_check_finite(const float *values, const az_lora *lora, int64_t first, int64_t n,
                             const char *opt_path)
 {
     for (int k = 0; k < lora->n_pairs; k++) {
         const az_pair *p = &lora->pairs[k];
         const az_linear *x = &lora->linears[p->linear];
-        const int64_t from = az_max_i64(p->a_off, first);
-        const int64_t to = az_min_i64(p->b_off + p->R * x->out, first + n);
-        if (from >= to || is_finite(values + (from - first), to - from))
+        if (is_part_finite(values, first, n, p->a_off, p->R * x->in) &&
+            is_part_finite(values, first, n, p->b_off, p->R * x->out))
             continue;
         if (opt_path != NULL)
             return az_fail(AZ_EINPUT, "%s: the adapter of %s holds numbers that are not finite",

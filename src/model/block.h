@@ -35,8 +35,8 @@ typedef struct {
 /* Activations of one layer for some tokens. */
 typedef struct {
     void *n1, *q, *k, *v, *att, *h, *n2, *g, *u, *a;
-    float *lse;            /* [N,H] */
-    void *t[AZ_N_LINEARS]; /* [N,R] of each adapted linear */
+    float *lse;           /* [N,H] */
+    void *t[AZ_N_INPUTS]; /* [N,width] of the adapters of each input */
 } az_acts;
 
 /* The stages of a layer's forward and the activations that each fills. A stage reads what the one
@@ -72,15 +72,17 @@ typedef struct {
 } az_work;
 
 /* Carve scratch out of arena, for backward of N_back tokens (0: none) in sequences of at most
- * longest keys. R_max: largest adapter rank. dropout: whether its scratch is wanted. work->rope is
- * the caller's and stays as it is. */
+ * longest keys. R [AZ_N_LINEARS]: of the largest adapters. dropout: whether its scratch is wanted.
+ * work->rope is the caller's and stays as it is. */
 void az_work_carve(az_work *work, az_arena *arena, const az_config *config, int64_t N_back,
-                   int64_t longest, int64_t R_max, bool dropout, az_numeric numeric);
+                   int64_t longest, const int64_t *R, bool dropout, az_numeric numeric);
 
+/* Set at and width of a layer's adapters (lora/pair.h), ads [AZ_N_LINEARS]. */
+void az_layer_stack(az_adapter *ads);
 /* opt_out[N,D] = block(x[N,D]); opt_out may be x, which is gone then. Fills the activations of the
  * stages in want, and what these and opt_out are made from; those of the stages in have are there
  * already, as an earlier call for the same x left them. The bits do not depend on what is there.
- * ads [AZ_N_LINEARS]. */
+ * ads [AZ_N_LINEARS], stacked (az_layer_stack). */
 void az_layer_forward(void *opt_out, const void *x, const az_config *config, const az_layer *layer,
                       const az_adapter *ads, const az_tokens *tokens, const az_acts *acts,
                       unsigned have, unsigned want, az_work *work, const az_kern *kern);

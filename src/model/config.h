@@ -38,6 +38,9 @@ az_err az_config_read(az_config *config, const char *dir);
 
 /* The linears of a decoder layer, in model order. */
 enum { AZ_Q, AZ_K, AZ_V, AZ_O, AZ_GATE, AZ_UP, AZ_DOWN, AZ_N_LINEARS };
+/* Their inputs, from the layer's own up; linears of one input are neighbours. */
+enum { AZ_IN_QKV, AZ_IN_O, AZ_IN_GATE_UP, AZ_IN_DOWN, AZ_N_INPUTS };
+int az_config_get_input(int kind);
 
 /* Roles of tensors. Per layer: norms, weights and biases of the linears. */
 typedef enum {

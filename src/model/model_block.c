@@ -7,38 +7,51 @@
 
 #include "model/block.h"
 
-/* Depth of a linear within its layer, from the input up. */
-static const int depth[AZ_N_LINEARS] = {
-    [AZ_Q] = 0, [AZ_K] = 0, [AZ_V] = 0, [AZ_O] = 1, [AZ_GATE] = 2, [AZ_UP] = 2, [AZ_DOWN] = 3};
+/* Linears of each input: kinds [first[i], first[i + 1]). */
+static const int first[AZ_N_INPUTS + 1] = {AZ_Q, AZ_O, AZ_GATE, AZ_DOWN, AZ_N_LINEARS};
 
-/* The depth at which backward ends, since nothing below is wanted; -1: at the input. */
-static int depth_of_end(const int64_t *R, bool lowest)
+void az_layer_stack(az_adapter *ads)
 {
-    int end = lowest ? 4 : -1;
-    for (int i = 0; i < AZ_N_LINEARS; i++)
-        if (R[i] > 0 && depth[i] < end)
-            end = depth[i];
-    return end;
+    for (int i = 0; i < AZ_N_INPUTS; i++)
+        az_pair_stack(ads + first[i], first[i + 1] - first[i]);
+}
+
+/* Sum of the ranks of the adapters of an input. */
+static int64_t sum_ranks(const int64_t *R, int input)
+{
+    int64_t sum = 0;
+    for (int kind = first[input]; kind < first[input + 1]; kind++)
+        sum += R[kind];
+    return sum;
+}
+
+/* The input at which backward ends, since nothing below is wanted; -1: at the layer's own. */
+static int find_end(const int64_t *R, bool lowest)
+{
+    for (int i = 0; lowest && i < AZ_N_INPUTS; i++)
+        if (sum_ranks(R, i) > 0)
+            return i;
+    return lowest ? AZ_N_INPUTS : -1;
 }
 
 /* An adapted linear reads its input; what else is read depends on where the walk ends. */
 unsigned az_layer_get_stages(const int64_t *R, bool lowest)
 {
-    const int end = depth_of_end(R, lowest);
+    const int end = find_end(R, lowest);
     unsigned stages = 0;
-    if (R[AZ_DOWN] > 0)
+    if (sum_ranks(R, AZ_IN_DOWN) > 0)
         stages |= AZ_STAGE_SILU | AZ_STAGE_DOWN;
-    if (R[AZ_GATE] > 0 || R[AZ_UP] > 0)
+    if (sum_ranks(R, AZ_IN_GATE_UP) > 0)
         stages |= AZ_STAGE_NORM2;
-    if (R[AZ_O] > 0)
+    if (sum_ranks(R, AZ_IN_O) > 0)
         stages |= AZ_STAGE_ATTENTION;
-    if (R[AZ_Q] > 0 || R[AZ_K] > 0 || R[AZ_V] > 0)
+    if (sum_ranks(R, AZ_IN_QKV) > 0)
         stages |= AZ_STAGE_NORM1;
-    if (end < 3)
+    if (end < AZ_IN_DOWN)
         stages |= AZ_STAGE_GATE_UP;
-    if (end < 2)
+    if (end < AZ_IN_GATE_UP)
         stages |= AZ_STAGE_O;
-    if (end < 1)
+    if (end < AZ_IN_O)
         stages |= AZ_STAGE_ATTENTION | AZ_STAGE_QKV;
     return stages;
 }
@@ -69,19 +82,16 @@ void az_acts_carve(az_acts *acts, az_arena *arena, const az_config *config, int6
         {AZ_STAGE_QKV, &a->q, HK},
         {AZ_STAGE_QKV, &a->k, GK},
         {AZ_STAGE_QKV, &a->v, GK},
-        {AZ_STAGE_QKV, &a->t[AZ_Q], R[AZ_Q]},
-        {AZ_STAGE_QKV, &a->t[AZ_K], R[AZ_K]},
-        {AZ_STAGE_QKV, &a->t[AZ_V], R[AZ_V]},
+        {AZ_STAGE_QKV, &a->t[AZ_IN_QKV], sum_ranks(R, AZ_IN_QKV)},
         {AZ_STAGE_ATTENTION, &a->att, HK},
         {AZ_STAGE_O, &a->h, D},
-        {AZ_STAGE_O, &a->t[AZ_O], R[AZ_O]},
+        {AZ_STAGE_O, &a->t[AZ_IN_O], sum_ranks(R, AZ_IN_O)},
         {AZ_STAGE_NORM2, &a->n2, D},
         {AZ_STAGE_GATE_UP, &a->g, F},
         {AZ_STAGE_GATE_UP, &a->u, F},
-        {AZ_STAGE_GATE_UP, &a->t[AZ_GATE], R[AZ_GATE]},
-        {AZ_STAGE_GATE_UP, &a->t[AZ_UP], R[AZ_UP]},
+        {AZ_STAGE_GATE_UP, &a->t[AZ_IN_GATE_UP], sum_ranks(R, AZ_IN_GATE_UP)},
         {AZ_STAGE_SILU, &a->a, F},
-        {AZ_STAGE_DOWN, &a->t[AZ_DOWN], R[AZ_DOWN]},
+        {AZ_STAGE_DOWN, &a->t[AZ_IN_DOWN], sum_ranks(R, AZ_IN_DOWN)},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if ((stages & table[i].stage) != 0 && table[i].width > 0)
@@ -91,11 +101,14 @@ void az_acts_carve(az_acts *acts, az_arena *arena, const az_config *config, int6
 }
 
 void az_work_carve(az_work *work, az_arena *arena, const az_config *config, int64_t N_back,
-                   int64_t longest, int64_t R_max, bool dropout, az_numeric numeric)
+                   int64_t longest, const int64_t *R, bool dropout, az_numeric numeric)
 {
     const int64_t N = N_back, D = config->D, F = config->F, HK = config->H * config->K,
                   GK = config->G * config->K;
     const float *rope = work->rope;
+    int64_t width = 0;
+    for (int i = 0; i < AZ_N_INPUTS; i++)
+        width = az_max_i64(width, sum_ranks(R, i));
     *work = (az_work){.rope = rope};
     work->linear_scratch = az_arena_take(arena, az_kern_linear_scratch(numeric), 1);
     work->attention_scratch = az_arena_take(
@@ -112,10 +125,10 @@ void az_work_carve(az_work *work, az_arena *arena, const az_config *config, int6
     work->da = take(arena, N * F, numeric);
     work->dg = take(arena, N * F, numeric);
     work->du = take(arena, N * F, numeric);
-    work->dt = take(arena, N * R_max, numeric);
+    work->dt = take(arena, N * width, numeric);
 }
 
-/* What one linear of the layer needs besides its input and output. */
+/* What linears of the layer need besides their input and outputs. */
 typedef struct {
     const az_layer *layer;
     const az_adapter *ads;
@@ -125,32 +138,43 @@ typedef struct {
     const az_kern *kern;
 } context;
 
-/* y = x W' + b + adapter; y NULL: only what the adapter's backward needs. */
-static void linear(void *opt_y, const void *x, int kind, const context *c)
+/* y = x W' + b + adapter for the linears of an input; y NULL: only what the adapter's backward
+ * needs. */
+static void linears(void *const *opt_ys, const void *x, int input, const context *c)
 {
-    const az_adapter *ad = &c->ads[kind];
-    az_work *w = c->work;
-    if (opt_y != NULL)
-        c->kern->op->linear_forward(c->kern->self, opt_y, false, x, c->layer->weight[kind],
-                                    c->layer->bias[kind], c->tokens->N, w->linear_scratch);
-    if (ad->R > 0)
-        az_pair_forward(opt_y, c->acts->t[kind], x, ad, &c->tokens->dropout, c->tokens->N,
-                        w->dropped, c->kern);
+    const int n = first[input + 1] - first[input];
+    const az_adapter *ads = c->ads + first[input];
+    const az_view *W = c->layer->weight + first[input], *b = c->layer->bias + first[input];
+    void *t = c->acts->t[input];
+    const int64_t N = c->tokens->N;
+    for (int i = 0; i < n; i++)
+        if (opt_ys[i] != NULL)
+            c->kern->op->linear_forward(c->kern->self, opt_ys[i], false, x, W[i], b[i], N,
+                                        c->work->linear_scratch);
+    az_pair_forward_in(t, x, ads, n, &c->tokens->dropout, N, c->work->dropped, c->kern);
+    for (int i = 0; i < n; i++)
+        if (opt_ys[i] != NULL && ads[i].R > 0)
+            az_pair_forward_out(opt_ys[i], t, &ads[i], N, c->kern);
 }
 
-/* dx = (or +=) dy W + adapter's part; gradients of the pair. opt_dx NULL: only the pair's gradients
- * are wanted. */
-static void linear_backward(void *opt_dx, const void *dy, const void *x, int kind, bool add,
-                            const context *c)
+/* dx = sum of dy W + adapters' part over the linears of an input x; gradients of the pairs. opt_dx
+ * NULL: only the pairs' gradients are wanted. */
+static void linears_backward(void *opt_dx, const void *const *dys, const void *x, int input,
+                             const context *c)
 {
-    const az_adapter *ad = &c->ads[kind];
-    az_work *w = c->work;
-    if (opt_dx != NULL)
-        c->kern->op->linear_backward(c->kern->self, opt_dx, dy, c->layer->weight[kind], add,
-                                     c->tokens->N, w->linear_scratch);
-    if (ad->R > 0)
-        az_pair_backward(opt_dx, dy, x, c->acts->t[kind], ad, &c->tokens->dropout, c->tokens->N,
-                         w->dt, w->dropped, c->kern);
+    const int n = first[input + 1] - first[input];
+    const az_adapter *ads = c->ads + first[input];
+    const az_view *W = c->layer->weight + first[input];
+    void *t = c->acts->t[input], *dt = c->work->dt;
+    const int64_t N = c->tokens->N;
+    for (int i = 0; i < n; i++) {
+        if (opt_dx != NULL)
+            c->kern->op->linear_backward(c->kern->self, opt_dx, dys[i], W[i], i > 0, N,
+                                         c->work->linear_scratch);
+        if (ads[i].R > 0)
+            az_pair_backward_out(dt, dys[i], t, &ads[i], N, c->kern);
+    }
+    az_pair_backward_in(opt_dx, dt, x, ads, n, &c->tokens->dropout, N, c->work->dropped, c->kern);
 }
 
 /* q, k and v, rotated; with a cache, new keys and values go to their rows of it. */
@@ -161,9 +185,7 @@ static void project(const void *n1, const az_config *config, const context *c)
     const az_kern_ops *op = c->kern->op;
     az_kern_self *self = c->kern->self;
     const int64_t N = tokens->N, K = config->K, GK = config->G * K;
-    linear(a->q, n1, AZ_Q, c);
-    linear(a->k, n1, AZ_K, c);
-    linear(a->v, n1, AZ_V, c);
+    linears((void *[]){a->q, a->k, a->v}, n1, AZ_IN_QKV, c);
     op->rope(self, a->q, tokens->pos, c->work->rope, N, config->H, K, false);
     op->rope(self, a->k, tokens->pos, c->work->rope, N, config->G, K, false);
     if (tokens->opt_cache_k == NULL)
@@ -206,19 +228,18 @@ void az_layer_forward(void *opt_out, const void *x, const az_config *config, con
     if (run & AZ_STAGE_ATTENTION)
         attend(config, &c);
     if (run & AZ_STAGE_O) {
-        linear(a->h, a->att, AZ_O, &c);
+        linears((void *[]){a->h}, a->att, AZ_IN_O, &c);
         op->add(self, a->h, x, (size_t)(N * D));
     }
     if (run & AZ_STAGE_NORM2)
         op->rmsnorm_forward(self, a->n2, a->h, layer->norm2, config->norm_eps, N, D);
     if (run & AZ_STAGE_GATE_UP) {
-        linear(a->g, a->n2, AZ_GATE, &c);
-        linear(a->u, a->n2, AZ_UP, &c);
+        linears((void *[]){a->g, a->u}, a->n2, AZ_IN_GATE_UP, &c);
     }
     if (run & AZ_STAGE_SILU)
         op->silu_gate_forward(self, a->a, a->g, a->u, (size_t)(N * config->F));
     if (run & AZ_STAGE_DOWN)
-        linear(opt_out, a->a, AZ_DOWN, &c);
+        linears((void *[]){opt_out}, a->a, AZ_IN_DOWN, &c);
     if (opt_out != NULL)
         op->add(self, opt_out, a->h, (size_t)(N * D));
 }
@@ -235,32 +256,30 @@ void az_layer_backward(void *d, const void *x, const az_config *config, const az
     int64_t R[AZ_N_LINEARS];
     for (int i = 0; i < AZ_N_LINEARS; i++)
         R[i] = ads[i].R;
-    const int end = depth_of_end(R, lowest);
+    const int end = find_end(R, lowest);
 #define WANTED(at) (end < (at))
-    linear_backward(WANTED(3) ? work->da : NULL, d, a->a, AZ_DOWN, false, &c);
-    if (!WANTED(3))
+    linears_backward(WANTED(AZ_IN_DOWN) ? work->da : NULL, (const void *[]){d}, a->a, AZ_IN_DOWN,
+                     &c);
+    if (!WANTED(AZ_IN_DOWN))
         return;
     op->silu_gate_backward(self, work->dg, work->du, work->da, a->g, a->u, (size_t)(N * config->F));
-    void *dn = WANTED(2) ? work->dn : NULL;
-    linear_backward(dn, work->dg, a->n2, AZ_GATE, false, &c);
-    linear_backward(dn, work->du, a->n2, AZ_UP, true, &c);
-    if (!WANTED(2))
+    void *dn = WANTED(AZ_IN_GATE_UP) ? work->dn : NULL;
+    linears_backward(dn, (const void *[]){work->dg, work->du}, a->n2, AZ_IN_GATE_UP, &c);
+    if (!WANTED(AZ_IN_GATE_UP))
         return;
     op->rmsnorm_backward(self, d, dn, a->h, layer->norm2, config->norm_eps, N, D);
 
-    linear_backward(WANTED(1) ? work->datt : NULL, d, a->att, AZ_O, false, &c);
-    if (!WANTED(1))
+    linears_backward(WANTED(AZ_IN_O) ? work->datt : NULL, (const void *[]){d}, a->att, AZ_IN_O, &c);
+    if (!WANTED(AZ_IN_O))
         return;
     op->attention_backward(self, work->dq, work->dk, work->dv, work->datt, a->att, a->lse, a->q,
                            a->k, a->v, tokens->seqs, tokens->n_seqs, config->H, config->G, K,
                            work->attention_scratch);
     op->rope(self, work->dq, tokens->pos, work->rope, N, config->H, K, true);
     op->rope(self, work->dk, tokens->pos, work->rope, N, config->G, K, true);
-    dn = WANTED(0) ? work->dn : NULL;
-    linear_backward(dn, work->dq, a->n1, AZ_Q, false, &c);
-    linear_backward(dn, work->dk, a->n1, AZ_K, true, &c);
-    linear_backward(dn, work->dv, a->n1, AZ_V, true, &c);
-    if (WANTED(0))
+    dn = WANTED(AZ_IN_QKV) ? work->dn : NULL;
+    linears_backward(dn, (const void *[]){work->dq, work->dk, work->dv}, a->n1, AZ_IN_QKV, &c);
+    if (WANTED(AZ_IN_QKV))
         op->rmsnorm_backward(self, d, dn, x, layer->norm1, config->norm_eps, N, D);
 #undef WANTED
 }

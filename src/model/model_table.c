@@ -194,6 +194,14 @@ void az_table_fini(az_table *table)
     *table = (az_table){0};
 }
 
+int az_config_get_input(int kind)
+{
+    static const int inputs[AZ_N_LINEARS] = {
+        [AZ_Q] = AZ_IN_QKV,        [AZ_K] = AZ_IN_QKV,      [AZ_V] = AZ_IN_QKV,    [AZ_O] = AZ_IN_O,
+        [AZ_GATE] = AZ_IN_GATE_UP, [AZ_UP] = AZ_IN_GATE_UP, [AZ_DOWN] = AZ_IN_DOWN};
+    return inputs[kind];
+}
+
 az_err az_config_list_linears(az_linear **out_linears, int *out_n, const az_config *config)
 {
     az_err err;
@@ -206,6 +214,7 @@ az_err az_config_list_linears(az_linear **out_linears, int *out_n, const az_conf
             size_linear(&x->out, &x->in, config, k);
             x->layer = l;
             x->kind = k;
+            x->input = az_config_get_input(k);
         }
 out:
     return err;

@@ -19,11 +19,10 @@ az_flops az_flops_of_layer(const az_config *config, const int64_t *R, double key
 {
     const double attention = (double)config->H * (double)config->K * keys;
     /* Below the lowest adapted linear, and for its own input, nothing is formed. */
-    static const int depth[AZ_N_LINEARS] = {[AZ_O] = 1, [AZ_GATE] = 2, [AZ_UP] = 2, [AZ_DOWN] = 3};
-    int end = lowest ? 4 : -1;
-    for (int kind = 0; kind < AZ_N_LINEARS; kind++)
-        if (R[kind] > 0 && depth[kind] < end)
-            end = depth[kind];
+    int end = lowest ? AZ_N_INPUTS : -1;
+    for (int kind = AZ_N_LINEARS - 1; kind >= 0; kind--)
+        if (R[kind] > 0 && az_config_get_input(kind) < end)
+            end = az_config_get_input(kind);
     az_flops f = {.forward = 4 * attention};
     if (end < 1)
         f.backward += 10 * attention;
@@ -35,7 +34,7 @@ az_flops az_flops_of_layer(const az_config *config, const int64_t *R, double key
         f.forward += own;
         f.recompute[AZ_LEVEL_RECOMPUTE] += kind == AZ_DOWN ? 2 * r * (double)in : own;
         f.backward += 2 * r * (double)(in + 2 * out);
-        if (end < depth[kind])
+        if (end < az_config_get_input(kind))
             f.backward += 2 * W + 2 * r * (double)in;
     }
     f.recompute[AZ_LEVEL_RECOMPUTE] += 4 * attention;

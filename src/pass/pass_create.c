@@ -49,18 +49,24 @@ static int skip_alike(az_arena *arena, size_t before, int left)
     return left;
 }
 
-/* The activations that slots keep for themselves, and those that they share. */
-static void carve_acts(az_pass *p, const az_level *opt_levels)
+/* Ranks [AZ_N_LINEARS] of the largest adapters of any layer. */
+static void find_largest(int64_t *largest, const az_pass *p)
 {
-    const az_config *c = p->m.config;
-    az_arena *arena = &p->device;
-    int64_t R[AZ_N_LINEARS], largest[AZ_N_LINEARS] = {0};
-    const size_t n = (size_t)p->n_inputs;
+    int64_t R[AZ_N_LINEARS];
     for (int l = 0; l < p->units.n_layers; l++) {
         az_pass_get_ranks(R, p->m.lora, l);
         for (int kind = 0; kind < AZ_N_LINEARS; kind++)
-            largest[kind] = az_max_i64(largest[kind], R[kind]);
+            largest[kind] = l > 0 ? az_max_i64(largest[kind], R[kind]) : R[kind];
     }
+}
+
+/* The activations that slots keep for themselves, and those that they share. */
+static void carve_acts(az_pass *p, const int64_t *largest, const az_level *opt_levels)
+{
+    const az_config *c = p->m.config;
+    az_arena *arena = &p->device;
+    int64_t R[AZ_N_LINEARS];
+    const size_t n = (size_t)p->n_inputs;
     az_acts_carve(&p->shared, arena, c, p->most.tokens, largest, AZ_STAGES_ALL, p->numeric);
     p->acts = az_arena_take(&p->host, n * (size_t)p->back.group, sizeof *p->acts);
     p->kept = az_arena_take(&p->host, n, sizeof *p->kept);
@@ -153,16 +159,15 @@ static void carve(az_pass *p, const az_level *opt_levels)
     const int64_t kept = (int64_t)p->n_inputs * p->back.group * p->back.tokens,
                   passing =
                       az_max_i64(p->back.group * p->back.tokens, p->most.group * p->most.tokens);
-    int64_t R_max = 0, layer_elements = 0, off;
-    for (int i = 0; i < lora->n_pairs; i++)
-        R_max = az_max_i64(R_max, lora->pairs[i].R);
+    int64_t largest[AZ_N_LINEARS] = {0}, layer_elements = 0, off;
+    find_largest(largest, p);
     for (int l = 0; l < p->units.n_layers; l++)
         layer_elements = az_max_i64(layer_elements, az_lora_get_layer(lora, l, &off));
     p->rope = az_arena_take(arena, (size_t)(p->most.longest * c->K), sizeof(float));
     p->work.rope = p->rope;
-    az_work_carve(&p->work, arena, c, p->back.tokens, p->most.longest, R_max, lora->dropout > 0,
+    az_work_carve(&p->work, arena, c, p->back.tokens, p->most.longest, largest, lora->dropout > 0,
                   p->numeric);
-    carve_acts(p, opt_levels);
+    carve_acts(p, largest, opt_levels);
     carve_heads(p);
     p->x = az_arena_take(arena, (size_t)kept * D, act);
     p->d = az_arena_take(arena, (size_t)passing * D, act);

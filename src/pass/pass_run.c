@@ -115,6 +115,7 @@ static void fill_adapters(adapted *a, const az_pass *p, int layer)
             a->ads[kind].dB = p->grad + (q->b_off - off);
         }
     }
+    az_layer_stack(a->ads);
 }
 
 static az_err open_layer(adapted *a, az_pass *p, int layer)

@@ -13,15 +13,18 @@ static inline void make_linears(void)
 {
     static const struct {
         const char *name;
-        int in, out;
-    } names[] = {{"self_attn.q_proj", HIDDEN, HIDDEN}, {"self_attn.k_proj", HIDDEN, KV},
-                 {"self_attn.v_proj", HIDDEN, KV},     {"self_attn.o_proj", HIDDEN, HIDDEN},
-                 {"mlp.gate_proj", HIDDEN, FFN},       {"mlp.up_proj", HIDDEN, FFN},
-                 {"mlp.down_proj", FFN, HIDDEN}};
+        int in, out, input;
+    } names[] = {{"self_attn.q_proj", HIDDEN, HIDDEN, 0}, {"self_attn.k_proj", HIDDEN, KV, 0},
+                 {"self_attn.v_proj", HIDDEN, KV, 0},     {"self_attn.o_proj", HIDDEN, HIDDEN, 1},
+                 {"mlp.gate_proj", HIDDEN, FFN, 2},       {"mlp.up_proj", HIDDEN, FFN, 2},
+                 {"mlp.down_proj", FFN, HIDDEN, 3}};
     for (int i = 0; i < N_LINEARS; i++) {
         const int k = i % PER_LAYER;
-        linears[i] =
-            (az_linear){.in = names[k].in, .out = names[k].out, .layer = i / PER_LAYER, .kind = k};
+        linears[i] = (az_linear){.in = names[k].in,
+                                 .out = names[k].out,
+                                 .layer = i / PER_LAYER,
+                                 .kind = k,
+                                 .input = names[k].input};
         snprintf(linears[i].path, sizeof linears[i].path, "model.layers.%d.%s", i / PER_LAYER,
                  names[k].name);
     }

@@ -21,7 +21,7 @@ static const int64_t out[AZ_N_LINEARS] = {H * K, G *K, G *K, D, F, F, D};
 
 static az_arena arena;
 static float *x, *y, *d0, *d, *grad, *norm1, *norm2, *rope;
-static float *weight[AZ_N_LINEARS], *bias[AZ_N_LINEARS], *pairs[AZ_N_LINEARS];
+static float *weight[AZ_N_LINEARS], *bias[AZ_N_LINEARS], *pairs;
 static az_acts acts;
 static az_work work;
 static az_layer layer;
@@ -53,14 +53,14 @@ static void carve(void)
     norm2 = take(D);
     rope = take(LONGEST * K);
     grad = take(AZ_N_LINEARS * R * (D + F + H * K));
+    pairs = take(AZ_N_LINEARS * R * (D + F + H * K));
     for (int i = 0; i < AZ_N_LINEARS; i++) {
         weight[i] = take(in[i] * out[i]);
         bias[i] = take(out[i]);
-        pairs[i] = take(R * (in[i] + out[i]));
     }
     az_acts_carve(&acts, &arena, &config, N, all, AZ_STAGES_ALL, f32);
     work.rope = rope;
-    az_work_carve(&work, &arena, &config, N, LONGEST, R, true, f32);
+    az_work_carve(&work, &arena, &config, N, LONGEST, all, true, f32);
 }
 
 static void fill_random(float *v, int64_t n, uint32_t stream, float size)
@@ -84,13 +84,13 @@ static int set_up(void **state)
     fill_random(d0, N * D, 2, 1);
     fill_random(norm1, D, 3, 1);
     fill_random(norm2, D, 4, 1);
+    fill_random(pairs, AZ_N_LINEARS * R * (D + F + H * K), 5, 0.5f);
     az_config_fill_rope(rope, &config, LONGEST);
     layer.norm1 = (az_view){norm1, AZ_F32, 1, D};
     layer.norm2 = (az_view){norm2, AZ_F32, 1, D};
     for (int i = 0; i < AZ_N_LINEARS; i++) {
         fill_random(weight[i], in[i] * out[i], 10 + (uint32_t)i, 0.5f);
         fill_random(bias[i], out[i], 20 + (uint32_t)i, 0.5f);
-        fill_random(pairs[i], R * (in[i] + out[i]), 30 + (uint32_t)i, 0.5f);
         layer.weight[i] = (az_view){weight[i], AZ_F32, out[i], in[i]};
         layer.bias[i] = (az_view){bias[i], AZ_F32, 1, out[i]};
     }
@@ -104,7 +104,8 @@ static int tear_down(void **state)
     return az_mem_get_total().blocks != 0;
 }
 
-/* Adapters on the linears of a set of bits; returns the elements of their gradients. */
+/* Adapters on the linears of a set of bits: all A, then all B, one behind the other. Returns the
+ * elements of their gradients. */
 static int64_t fill_adapters(az_adapter *ads, int64_t *ranks, unsigned adapted)
 {
     int64_t n = 0;
@@ -117,13 +118,18 @@ static int64_t fill_adapters(az_adapter *ads, int64_t *ranks, unsigned adapted)
                               .in = in[i],
                               .out = out[i],
                               .scale = 1.5f,
-                              .A = pairs[i],
-                              .B = pairs[i] + R * in[i],
+                              .A = pairs + n,
                               .dA = grad + n,
-                              .dB = grad + n + R * in[i],
                               .module = (uint32_t)i};
-        n += R * (in[i] + out[i]);
+        n += R * in[i];
     }
+    for (int i = 0; i < AZ_N_LINEARS; i++)
+        if (ranks[i] > 0) {
+            ads[i].B = pairs + n;
+            ads[i].dB = grad + n;
+            n += R * out[i];
+        }
+    az_layer_stack(ads);
     return n;
 }
 
@@ -138,20 +144,17 @@ static void poison(unsigned stages)
                  {AZ_STAGE_QKV, acts.q, H * K},
                  {AZ_STAGE_QKV, acts.k, G * K},
                  {AZ_STAGE_QKV, acts.v, G * K},
-                 {AZ_STAGE_QKV, acts.t[AZ_Q], R},
-                 {AZ_STAGE_QKV, acts.t[AZ_K], R},
-                 {AZ_STAGE_QKV, acts.t[AZ_V], R},
+                 {AZ_STAGE_QKV, acts.t[AZ_IN_QKV], 3 * R},
                  {AZ_STAGE_ATTENTION, acts.att, H * K},
                  {AZ_STAGE_ATTENTION, acts.lse, H},
                  {AZ_STAGE_O, acts.h, D},
-                 {AZ_STAGE_O, acts.t[AZ_O], R},
+                 {AZ_STAGE_O, acts.t[AZ_IN_O], R},
                  {AZ_STAGE_NORM2, acts.n2, D},
                  {AZ_STAGE_GATE_UP, acts.g, F},
                  {AZ_STAGE_GATE_UP, acts.u, F},
-                 {AZ_STAGE_GATE_UP, acts.t[AZ_GATE], R},
-                 {AZ_STAGE_GATE_UP, acts.t[AZ_UP], R},
+                 {AZ_STAGE_GATE_UP, acts.t[AZ_IN_GATE_UP], 2 * R},
                  {AZ_STAGE_SILU, acts.a, F},
-                 {AZ_STAGE_DOWN, acts.t[AZ_DOWN], R}};
+                 {AZ_STAGE_DOWN, acts.t[AZ_IN_DOWN], R}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         for (int64_t j = 0; (table[i].stage & stages) != 0 && j < N * table[i].width; j++)
             ((float *)table[i].array)[j] = NAN;
