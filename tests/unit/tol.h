@@ -27,5 +27,9 @@
 /* Rotary cosines and sines in f32 against double, relative to 1 + angle: the frequency carries four
  * roundings of 6e-8 each, the angle one, the function one. */
 #define TOL_ROPE 4e-7
+/* An updated parameter or moment of one kind of device against another's, relative to 1 + its
+ * magnitude: the same formula in double, in which a compiler may round a product or not, makes a
+ * f32 that is one unit in the last place off at most, a step. */
+#define TOL_UPDATE 2.5e-7f
 
 #endif
