@@ -4,6 +4,7 @@
 #include <config.h>
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,8 +17,8 @@
 #define READ_MOST ((int64_t)4 << 20)
 
 typedef struct {
-    int64_t nodes, ranks, threads, memory; /* 0: not given */
-    double link, node_link, flops, disk;
+    int64_t nodes, ranks, threads, memory, host_memory; /* 0: not given */
+    double link, node_link, host_link, flops, disk;
     bool gpu, json;
 } flags;
 
@@ -71,6 +72,13 @@ static az_err read_flag(bool *out_known, flags *f, const char *flag, const char 
     if (strcmp(flag, "--node-link") == 0)
         return az_parse_speed(&f->node_link, text) ? AZ_OK
                                                    : bad_value(flag, opt_value, AZ_SPEED_FORM);
+    if (strcmp(flag, "--host-memory") == 0)
+        return az_parse_size(&f->host_memory, text) && f->host_memory > 0
+                   ? AZ_OK
+                   : bad_value(flag, opt_value, AZ_SIZE_FORM);
+    if (strcmp(flag, "--host-link") == 0)
+        return az_parse_speed(&f->host_link, text) ? AZ_OK
+                                                   : bad_value(flag, opt_value, AZ_SPEED_FORM);
     if (strcmp(flag, "--disk") == 0)
         return az_parse_speed(&f->disk, text) ? AZ_OK : bad_value(flag, opt_value, AZ_SPEED_FORM);
     if (strcmp(flag, "--flops") == 0)
@@ -97,12 +105,12 @@ static az_err read_flags(flags *f, int *io_argc, char **argv)
         }
         AZ_TRY(read_flag(&known, f, argv[i], i + 1 < *io_argc ? argv[i + 1] : NULL));
         if (!known && strncmp(argv[i], "--", 2) == 0) {
-            err = az_fail(
-                AZ_EINPUT,
-                "adze plan: %.80s: no such option; there are --nodes, "
-                "--ranks-per-node, --threads, --memory, --device, --link, --node-link, --flops, "
-                "--disk, --json",
-                argv[i]);
+            err = az_fail(AZ_EINPUT,
+                          "adze plan: %.80s: no such option; there are --nodes, "
+                          "--ranks-per-node, --threads, --memory, --device, --link, --node-link, "
+                          "--host-memory, "
+                          "--host-link, --flops, --disk, --json",
+                          argv[i]);
             goto out;
         }
         if (known)
@@ -113,6 +121,8 @@ static az_err read_flags(flags *f, int *io_argc, char **argv)
     *io_argc = n;
     if (f->gpu && f->memory == 0)
         err = az_fail(AZ_EINPUT, "adze plan: --device gpu needs --memory, that of one GPU");
+    else if (!f->gpu && (f->host_memory > 0 || f->host_link > 0))
+        err = az_fail(AZ_EINPUT, "adze plan: --host-memory and --host-link need --device gpu");
 out:
     return err;
 }
@@ -136,6 +146,13 @@ static az_err find_machine(job *j)
     m->topology = (az_topology){
         .n_ranks = nodes * ranks, .n_nodes = nodes, .n_lanes = ranks, .node_ranks = j->node_ranks};
     m->gpu = f->gpu;
+    m->act =
+        f->gpu && strcmp(az_deck_string(j->deck, "run.compute"), "f32") != 0 ? AZ_BF16 : AZ_F32;
+    m->nccl = az_device_get_fabric(j->deck).internode == AZ_INTERNODE_NCCL;
+    m->host_memory = f->host_memory;
+    snprintf(m->host_source, sizeof m->host_source, "as given");
+    m->host_link = f->host_link;
+    m->host_link_given = f->host_link > 0;
     m->threads = (int)(f->threads > 0 ? f->threads : threads);
     m->link = f->link;
     m->link_given = f->link > 0;

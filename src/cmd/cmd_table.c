@@ -9,19 +9,20 @@
 
 const az_cmd az_cmds[] = {
     {"train", true, az_cmd_train, DECK, "train an adapter",
-     "model, data, lora, train, eval, output, shard, checkpoint, run"},
+     "model, data, lora, train, eval, output, shard, comm, checkpoint, run"},
     {"plan", false, az_cmd_plan,
      "[--nodes N] [--ranks-per-node R] [--threads T] [--memory SIZE] [--device cpu|gpu] [--link "
-     "SPEED] [--node-link SPEED] [--flops RATE] [--disk SPEED] [--json] " DECK,
+     "SPEED] [--node-link SPEED] [--host-memory SIZE] [--host-link SPEED] [--flops RATE] [--disk "
+     "SPEED] [--json] " DECK,
      "what a training would need and do, here or elsewhere: memory, traffic, choices; 1 if it does "
      "not fit",
-     "model, data, lora, train, eval, shard, checkpoint, run"},
+     "model, data, lora, train, eval, shard, comm, checkpoint, run"},
     {"eval", true, az_cmd_eval, "[--json] " DECK,
      "loss and perplexity of the base model, or of base and eval.adapter, on a file",
-     "model, data, eval, shard, run"},
+     "model, data, eval, shard, comm, run"},
     {"generate", true, az_cmd_generate, DECK,
      "continue generate.prompt, or the prompts of generate.file, and compare with what is expected",
-     "model, data, generate, shard, run"},
+     "model, data, generate, shard, comm, run"},
     {"data", true, az_cmd_data, "[--ranks N] [--samples N] " DECK,
      "show what will be trained: counts, lengths, steps on N ranks, the first samples by token",
      "model, data, train, eval"},

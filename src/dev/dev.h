@@ -35,6 +35,8 @@ void az_dev_close(az_dev *opt_dev);
 bool az_dev_is_gpu(const az_dev *dev);
 /* Of a GPU. */
 const az_gpu_info *az_dev_get_info(const az_dev *dev);
+/* Whether it can read the memory of another GPU of this process's list directly. */
+bool az_dev_can_reach(const az_dev *dev, int index);
 /* A table of the backend by its name (AZ_BACKEND_KERN, ...), and the backend's own device for it.
  */
 const void *az_dev_get_table(const az_dev *dev, const char *name);

@@ -74,6 +74,11 @@ const az_gpu_info *az_dev_get_info(const az_dev *dev)
     return &dev->info;
 }
 
+bool az_dev_can_reach(const az_dev *dev, int index)
+{
+    return dev->backend != NULL && dev->backend->can_reach(dev->self, index) != 0;
+}
+
 const void *az_dev_get_table(const az_dev *dev, const char *name)
 {
     return dev->backend != NULL ? az_dev_find_table(name) : NULL;

@@ -7,7 +7,8 @@
  * One number, the memory of a node (of a GPU, for GPUs), decides everything that no key has
  * settled.
  *
- * A *domain* is what shares a memory: a node with its ranks, or one GPU with its one rank.
+ * A *domain* is what shares a memory: a node with its ranks, or one GPU with its one rank. A node
+ * with GPUs has memory of its own besides, which is counted apart and must suffice too.
  * Everything here is Local. */
 #ifndef AZ_PLAN_PLAN_H
 #define AZ_PLAN_PLAN_H
@@ -31,18 +32,26 @@ typedef struct {
     int threads;      /* of a rank */
     int cores;        /* of the node with the fewest; 0: not known */
     bool gpu;         /* one rank a GPU, each with memory of its own */
+    az_dtype act;     /* type of activations; the CPU has f32 alone */
+    bool nccl;        /* GPUs of different nodes exchange data by NCCL, else by MPI */
+    bool measured;    /* gpu: memory is what is left beside contexts, communicators and kernels */
     int64_t memory;   /* that may be filled, of a node's ranks together; gpu: of a GPU */
     char source[160]; /* where memory comes from, for people */
+    int64_t host_memory; /* gpu: that a node's ranks may fill of its own; 0: not known */
+    char host_source[160];
     double link;      /* bytes a second into a node, and out of it at the same time */
     double flops;     /* operations a second of a rank */
     double disk;      /* bytes a second that checkpoints are written with; 0: not known */
     double node_link; /* bytes a second into a GPU from the others of its node */
-    bool link_given, flops_given, node_link_given; /* else they are assumed */
+    double host_link; /* the same from its node's own memory */
+    bool link_given, flops_given, node_link_given, host_link_given; /* else they are assumed */
 } az_machine;
 
 /* This machine's memory, less a reserve, or what is given: run.memory. */
 void az_machine_find_memory(az_machine *machine, int64_t opt_given);
-/* Fill threads, link and flops where they are 0 with what is assumed. */
+/* The same for host_memory. */
+void az_machine_find_host_memory(az_machine *machine);
+/* Fill threads, links and flops where they are 0 with what is assumed. */
 void az_machine_assume(az_machine *machine);
 
 /* What is computed in a step; for evaluation or generation train.tokens is 0. */
@@ -136,6 +145,7 @@ typedef struct {
     int64_t base_in;     /* weights into a node, from other nodes */
     int64_t adapter_in;  /* gradient sums and parameters into a node; as much goes out */
     int64_t base_within; /* weights between the memories of a node's GPUs */
+    int64_t base_up;     /* weights from a node's own memory into its GPUs */
     int64_t in_node;     /* these and the adapter */
     int64_t fetches;     /* units that are brought, in a step */
     double flops;        /* of all ranks, what is computed again included */
@@ -151,14 +161,16 @@ enum { AZ_PLAN_LINE = 400, AZ_PLAN_MAX_REASONS = 12, AZ_PLAN_MAX_WARNINGS = 8 };
 
 /* One thing that would make it fit. */
 typedef struct {
-    int64_t memory; /* of a node, or a GPU; 0: no amount would */
-    int64_t tokens; /* of a micro-batch at most; 0: no number would */
-    int nodes;      /* 0: no number would */
+    int64_t memory;      /* of a node, or a GPU; 0: no amount would */
+    int64_t host_memory; /* gpu: of a node; 0: there is enough */
+    int64_t tokens;      /* of a micro-batch at most; 0: no number would */
+    int nodes;           /* 0: no number would */
 } az_plan_change;
 
 typedef struct {
     az_plan_choice choice;
-    az_plan_memory memory[AZ_PLAN_N_CATEGORIES], total;
+    az_plan_memory memory[AZ_PLAN_N_CATEGORIES], total;    /* of domains */
+    az_plan_memory host[AZ_PLAN_N_CATEGORIES], host_total; /* gpu: of nodes, beside the GPUs */
     az_plan_traffic traffic;
     az_plan_time time;
     bool fits;
@@ -172,12 +184,16 @@ typedef struct {
     char warnings[AZ_PLAN_MAX_WARNINGS][AZ_PLAN_LINE];
     int n_warnings;
     int64_t base_bytes, checkpoint_bytes;
-    int64_t rounds; /* micro-batches that the busiest rank has in a step */
+    int64_t writing; /* of the adapter: what is there only while it is written */
+    int64_t rounds;  /* micro-batches that the busiest rank has in a step */
 } az_plan;
 
 /* Choose and count. A plan that does not fit is no failure: plan->fits says it, and plan->change
  * what would. */
 az_err az_plan_make(az_plan *plan, const az_plan_input *input);
+/* Whether a domain's memory suffices, and whether a node's own does, where it has GPUs. */
+bool az_plan_fits_domain(const az_plan *plan, const az_machine *machine);
+bool az_plan_fits_host(const az_plan *plan, const az_machine *machine);
 /* For a run that is to begin: AZ_EINPUT with what would fit, if it does not. */
 az_err az_plan_check(const az_plan *plan, const az_plan_input *input);
 /* What the modules are to do, as their options want it: which units are resident, [n_units] of
@@ -192,11 +208,13 @@ const char *az_plan_category_name(az_plan_category category);
 /* The whole plan as a table for people, and as JSON. */
 az_err az_plan_add_text(az_str *out, const az_plan *plan, const az_plan_input *input);
 az_err az_plan_add_json(az_str *out, const az_plan *plan, const az_plan_input *input);
-/* What is allocated now, of the fullest node, beside what was planned: a line each where they
- * differ by more than a hundredth, and the sum. *out_difference: of the sums, as a share of the
- * planned one. Of what processes take outside of adze's own memory nothing is known here. To be
- * called while all of it is there. Collective. */
-void az_plan_compare(double *out_difference, const az_plan *plan, az_comm *comm);
+/* What is allocated now, of the fullest node (with GPUs: of the fullest GPU, and of the fullest
+ * node's own memory), beside what was planned: a line each where they differ by more than a
+ * hundredth, and the sum. *out_difference: of the sums, as a share of the planned one; the larger
+ * one of GPUs and nodes. Of what processes take outside of adze's own memory nothing is known here.
+ * To be called while all of it is there. Collective. */
+void az_plan_compare(double *out_difference, const az_plan *plan, const az_plan_input *input,
+                     az_comm *comm);
 /* The lines of a run's banner. */
 void az_plan_say(const az_plan *plan, const az_plan_input *input);
 

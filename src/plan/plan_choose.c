@@ -102,7 +102,8 @@ static void spend_on_keep(search *s)
 /* Bytes that make a share of the base resident, beyond what is held of cut units. */
 static size_t spend_for(const search *s, double resident)
 {
-    return (size_t)(resident * (double)az_shard_count_excess(&s->s->list, &s->s->domains));
+    const az_topology over = az_plan_cut_over(s->s, &s->now.choice);
+    return (size_t)(resident * (double)az_shard_count_excess(&s->s->list, &over));
 }
 
 /* What is left is room for units. If all fit but for their slots, which they then do not need, they
@@ -110,13 +111,14 @@ static size_t spend_for(const search *s, double resident)
 static void spend_on_residency(search *s)
 {
     az_plan_choice *c = &s->now.choice;
-    const size_t all = az_shard_count_excess(&s->s->list, &s->s->domains);
+    const az_topology over = az_plan_cut_over(s->s, c);
+    const size_t all = az_shard_count_excess(&s->s->list, &over);
     const int slots = c->slots;
     if (s->keys->resident >= 0) {
         c->spend = spend_for(s, s->keys->resident);
         return;
     }
-    if (c->scope == AZ_SCOPE_NODE)
+    if (c->scope == AZ_SCOPE_NODE && !s->s->in->machine.gpu)
         return; /* settled */
     c->spend = all;
     az_plan_count_memory(&s->now, s->s);

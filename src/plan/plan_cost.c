@@ -5,14 +5,28 @@
 
 #include "plan/plan_priv.h"
 
-/* Weights. A fetch brings a unit into each domain's slot. A node has a part of it already, and from
- * other nodes each byte comes to it once; its domains hand the rest to each other. */
+/* Where the bytes of weights come from, of which each domain's slots take so many. From other nodes
+ * each byte comes to a node once. GPUs of a node hand each other what they hold or have been
+ * brought; with AZ_CUT_HOST each takes its stretch from the node's own memory first. */
+static void count_bytes(az_plan_traffic *t, const az_sizes *s, const az_plan_choice *c,
+                        double bytes)
+{
+    const double nodes = s->in->machine.topology.n_nodes, here = s->node_domains;
+    const az_gpu_cut cut = s->in->machine.gpu ? az_plan_find_cut(s, c) : AZ_CUT_ALL;
+    const double over = cut == AZ_CUT_ALL ? nodes * here : here; /* parts of which one is there */
+    const double in = cut == AZ_CUT_NODE ? 0 : bytes * (nodes - 1) / nodes;
+    t->base_in = (int64_t)in;
+    t->base_within =
+        (int64_t)fmax(0, here * bytes * (over - 1) / over - (cut == AZ_CUT_ALL ? in : 0));
+    t->base_up = cut == AZ_CUT_HOST ? (int64_t)bytes : 0;
+    t->in_node = t->base_within + t->base_up;
+}
+
+/* Weights. A fetch brings a unit into each domain's slot. */
 static az_err count_fetches(az_plan *plan, az_sizes *s)
 {
-    az_err err;
+    az_err err = AZ_OK;
     const az_plan_choice *c = &plan->choice;
-    const az_topology *t = &s->in->machine.topology;
-    const bool within = s->in->machine.gpu && c->scope == AZ_SCOPE_NODE;
     const int64_t passes = az_ceil_div(s->rounds, c->group);
     az_spread_traffic walk = {0};
     for (int u = 0; u < s->list.n_units; u++)
@@ -20,16 +34,8 @@ static az_err count_fetches(az_plan *plan, az_sizes *s)
     if (c->n_resident < s->list.n_units)
         AZ_TRY(az_spread_count(&walk, s->cut_bytes, s->list.n_units, s->program, s->n_program,
                                c->slots));
-    else
-        err = AZ_OK;
-    const double bytes = (double)walk.bytes * (double)passes;
-    const double nodes = within ? 1 : t->n_nodes, here = s->node_domains;
-    const double over = within ? here : s->domains.n_nodes; /* parts that a unit is cut into */
     plan->traffic.fetches = walk.fetches * passes;
-    plan->traffic.base_in = (int64_t)(bytes * (nodes - 1) / nodes);
-    plan->traffic.base_within =
-        (int64_t)fmax(0, here * bytes * (over - 1) / over - bytes * (nodes - 1) / nodes);
-    plan->traffic.in_node = plan->traffic.base_within;
+    count_bytes(&plan->traffic, s, c, (double)walk.bytes * (double)passes);
 out:
     return err;
 }
@@ -77,10 +83,12 @@ static void estimate_time(az_plan *plan, const az_sizes *s)
     const double within = m->gpu ? 1 / (m->node_link * s->node_domains) : 0;
     const double turn = hop_s * (double)(s->in->machine.topology.n_nodes - 1);
     time->transfer = (double)t->base_in / m->link + (double)t->base_within * within;
+    if (m->gpu)
+        time->transfer += (double)t->base_up / (m->host_link * s->node_domains);
     if (t->base_in > 0)
         time->transfer += turn * (double)t->fetches;
-    time->exchange =
-        (double)t->adapter_in / m->link + (double)(t->in_node - t->base_within) * within + 2 * turn;
+    time->exchange = (double)t->adapter_in / m->link +
+                     (double)(t->in_node - t->base_within - t->base_up) * within + 2 * turn;
     const double one = t->fetches > 0 ? time->transfer / (double)t->fetches : 0;
     const double walk = plan->choice.slots == 1 || s->in->keys.poll
                             ? time->compute + time->transfer

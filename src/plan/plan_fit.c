@@ -133,11 +133,17 @@ typedef struct {
 
 static void say_memory(way *w, const az_plan *plan, const az_plan_input *in)
 {
-    const double need = round_up((double)plan->change.memory), have = (double)in->machine.memory;
+    const bool domain = plan->change.memory > 0;
+    const double need = round_up((double)(domain ? plan->change.memory : plan->change.host_memory));
+    const double have = (double)(domain ? in->machine.memory : in->machine.host_memory);
     w->factor = need / fmax(have, 1);
     snprintf(w->text, sizeof w->text, "%s of memory a %s instead of %s (%s more)",
-             az_format_bytes(need), in->machine.gpu ? "GPU" : "node", az_format_bytes(have),
-             az_format_bytes(need - have));
+             az_format_bytes(need), in->machine.gpu && domain ? "GPU" : "node",
+             az_format_bytes(have), az_format_bytes(need - have));
+    if (domain && plan->change.host_memory > 0)
+        snprintf(w->text + strlen(w->text), sizeof w->text - strlen(w->text),
+                 ", and %s of a node's own memory",
+                 az_format_bytes(round_up((double)plan->change.host_memory)));
 }
 
 static void say_tokens(way *w, const az_plan *plan, const az_plan_input *in)
@@ -170,7 +176,7 @@ static void say_ways(az_plan *plan, const az_plan_input *in)
     int n = 0, first = 0;
     char *out = plan->change_text;
     const size_t size = sizeof plan->change_text;
-    if (plan->change.memory > 0)
+    if (plan->change.memory > 0 || plan->change.host_memory > 0)
         say_memory(&ways[n++], plan, in);
     if (plan->change.tokens > 0)
         say_tokens(&ways[n++], plan, in);
@@ -188,7 +194,10 @@ static void say_ways(az_plan *plan, const az_plan_input *in)
 az_err az_plan_find_change(az_plan *plan, const az_plan_input *input)
 {
     az_err err;
-    plan->change = (az_plan_change){.memory = plan->total.domain};
+    const az_machine *m = &input->machine;
+    plan->change =
+        (az_plan_change){.memory = az_plan_fits_domain(plan, m) ? 0 : plan->total.domain,
+                         .host_memory = az_plan_fits_host(plan, m) ? 0 : plan->host_total.domain};
     AZ_TRY(find_tokens(&plan->change, input));
     if (plan->total.domain - plan->total.shared < input->machine.memory) /* what nodes divide */
         AZ_TRY(find_nodes(&plan->change, input));

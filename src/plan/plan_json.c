@@ -42,6 +42,7 @@ static az_err add_machine(az_str *out, const az_plan_input *in)
     AZ_TRY(add_int(out, "ranks", m->topology.n_ranks));
     AZ_TRY(add_int(out, "lanes", m->topology.n_lanes));
     AZ_TRY(add_int(out, "threads", m->threads));
+    AZ_TRY(add_text(out, "compute", m->act == AZ_BF16 ? "bf16" : "f32"));
     AZ_TRY(add_int(out, "memory", m->memory));
     AZ_TRY(add_text(out, "memory_source", m->source));
     AZ_TRY(add_real(out, "link", m->link));
@@ -50,7 +51,13 @@ static az_err add_machine(az_str *out, const az_plan_input *in)
     AZ_TRY(add_bool(out, "node_link_assumed", !m->node_link_given));
     AZ_TRY(add_real(out, "flops", m->flops));
     AZ_TRY(add_bool(out, "flops_assumed", !m->flops_given));
-    AZ_TRY(add_bool(out, "runs_here", !m->gpu));
+    if (m->gpu) {
+        AZ_TRY(add_int(out, "host_memory", m->host_memory));
+        AZ_TRY(add_text(out, "host_memory_source", m->host_source));
+        AZ_TRY(add_real(out, "host_link", m->host_link));
+        AZ_TRY(add_bool(out, "host_link_assumed", !m->host_link_given));
+        AZ_TRY(add_text(out, "internode", m->nccl ? "nccl" : "mpi"));
+    }
     err = az_str_add(out, "}");
 out:
     return err;
@@ -73,7 +80,7 @@ out:
     return err;
 }
 
-static az_err add_memory_row(az_str *out, const char *name, const az_plan_memory *m, bool counted)
+static az_err add_memory_row(az_str *out, const char *name, const az_plan_memory *m)
 {
     az_err err;
     AZ_TRY(az_str_add(out, "{\"category\": \"%s\"", name));
@@ -81,23 +88,35 @@ static az_err add_memory_row(az_str *out, const char *name, const az_plan_memory
     AZ_TRY(add_int(out, "heaviest", m->most));
     AZ_TRY(add_int(out, "lightest", m->least));
     AZ_TRY(add_int(out, "sum", m->domain));
-    AZ_TRY(add_bool(out, "counted", counted));
     err = az_str_add(out, "}");
+out:
+    return err;
+}
+
+static az_err add_table(az_str *out, const az_plan_memory *memory)
+{
+    az_err err = AZ_OK;
+    for (int c = 0; c < AZ_PLAN_N_CATEGORIES; c++) {
+        AZ_TRY(az_str_add(out, "%s\n    ", c == 0 ? "[" : ","));
+        AZ_TRY(add_memory_row(out, az_plan_category_name((az_plan_category)c), &memory[c]));
+    }
+    err = az_str_add(out, "]");
 out:
     return err;
 }
 
 static az_err add_memory(az_str *out, const az_plan *plan, const az_plan_input *in)
 {
-    az_err err = AZ_OK;
-    for (int c = 0; c < AZ_PLAN_N_CATEGORIES; c++) {
-        const bool counted = !in->machine.gpu || az_plan_on_device((az_plan_category)c);
-        AZ_TRY(az_str_add(out, "%s\n    ", c == 0 ? "[" : ","));
-        AZ_TRY(add_memory_row(out, az_plan_category_name((az_plan_category)c), &plan->memory[c],
-                              counted));
-    }
-    AZ_TRY(az_str_add(out, "],\n  \"total\": "));
-    err = add_memory_row(out, "total", &plan->total, true);
+    az_err err;
+    AZ_TRY(add_table(out, plan->memory));
+    AZ_TRY(az_str_add(out, ",\n  \"total\": "));
+    AZ_TRY(add_memory_row(out, "total", &plan->total));
+    if (!in->machine.gpu)
+        goto out;
+    AZ_TRY(az_str_add(out, ",\n  \"host_memory\": "));
+    AZ_TRY(add_table(out, plan->host));
+    AZ_TRY(az_str_add(out, ",\n  \"host_total\": "));
+    err = add_memory_row(out, "total", &plan->host_total);
 out:
     return err;
 }
@@ -151,6 +170,7 @@ static az_err add_cost(az_str *out, const az_plan *plan)
     AZ_TRY(add_int(out, "adapter_into_node", t->adapter_in));
     AZ_TRY(add_int(out, "within_node", t->in_node));
     AZ_TRY(add_int(out, "weights_within_node", t->base_within));
+    AZ_TRY(add_int(out, "weights_from_host", t->base_up));
     AZ_TRY(add_real(out, "flops", t->flops));
     AZ_TRY(add_real(out, "flops_made_again", t->flops_again));
     AZ_TRY(az_str_add(out, "},\n  \"estimate\": {\"compute_s\": "));
@@ -169,6 +189,7 @@ static az_err add_change(az_str *out, const az_plan *plan)
     if (plan->fits)
         return az_str_add(out, "null");
     AZ_TRY(az_str_add(out, "{\"memory\": %lld", (long long)plan->change.memory));
+    AZ_TRY(add_int(out, "host_memory", plan->change.host_memory));
     AZ_TRY(add_int(out, "micro_batch_tokens", plan->change.tokens));
     AZ_TRY(add_int(out, "nodes", plan->change.nodes));
     AZ_TRY(add_text(out, "text", plan->change_text));

@@ -55,6 +55,11 @@ static void explain_base(az_plan *plan, const az_sizes *s)
         reason(plan, "scope", "node",
                "a copy fits in the GPUs of a node together: no weights "
                "leave a node");
+    else if (gpu && az_plan_find_cut(s, c) == AZ_CUT_HOST)
+        reason(plan, "scope", "world",
+               "a copy of %s does not fit in a GPU beside what is computed: each node's own memory "
+               "holds 1/%d, which MPI brings together (comm.internode)",
+               az_format_bytes((double)plan->base_bytes), s->in->machine.topology.n_nodes);
     else
         reason(plan, "scope", "world",
                "a copy of %s does not fit in a %s beside what is computed: each holds 1/%d",
@@ -90,6 +95,10 @@ static void explain_transport(az_plan *plan, const az_sizes *s)
     const az_machine *m = &s->in->machine;
     if (plan->choice.slots == 0 && !plan->choice.gathered)
         return;
+    if (m->gpu && az_plan_find_cut(s, &plan->choice) != AZ_CUT_HOST) {
+        reason(plan, "transport", "NCCL", "from GPU to GPU, queued ahead of what is computed");
+        return;
+    }
     if (s->in->keys.poll)
         reason(plan, "transport", "poll",
                "shard.progress says so: units come mostly while a rank waits");
@@ -98,7 +107,7 @@ static void explain_transport(az_plan *plan, const az_sizes *s)
                "%d thread%s a node beside those that compute, which want%s a core of their own",
                s->domains.n_lanes, s->domains.n_lanes > 1 ? "s" : "",
                s->domains.n_lanes > 1 ? "" : "s");
-    if (!s->in->keys.poll && m->cores > 0 && s->max_ranks * m->threads >= m->cores)
+    if (!s->in->keys.poll && !m->gpu && m->cores > 0 && s->max_ranks * m->threads >= m->cores)
         warn(plan,
              "units come over the network, and all %d cores of a node compute: the threads that "
              "bring them (shard.progress) have no core; fewer run.threads would leave them one",
@@ -241,8 +250,14 @@ az_err az_plan_check(const az_plan *plan, const az_plan_input *input)
 {
     if (plan->fits)
         return AZ_OK;
-    return az_fail(AZ_EINPUT, "the run does not fit: it needs %s a %s of %s (%s); %s",
-                   az_format_bytes((double)plan->total.domain), input->machine.gpu ? "GPU" : "node",
-                   az_format_bytes((double)input->machine.memory), input->machine.source,
-                   plan->change_text);
+    const az_machine *m = &input->machine;
+    if (!az_plan_fits_domain(plan, m))
+        return az_fail(AZ_EINPUT, "the run does not fit: it needs %s a %s of %s (%s); %s",
+                       az_format_bytes((double)plan->total.domain), m->gpu ? "GPU" : "node",
+                       az_format_bytes((double)m->memory), m->source, plan->change_text);
+    return az_fail(AZ_EINPUT,
+                   "the run does not fit: it needs %s of a node's own memory, beside its GPUs, of "
+                   "%s (%s); %s",
+                   az_format_bytes((double)plan->host_total.domain),
+                   az_format_bytes((double)m->host_memory), m->host_source, plan->change_text);
 }

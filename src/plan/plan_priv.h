@@ -15,6 +15,7 @@ typedef struct {
     int *domain_ranks;   /* of it */
     int node_domains;    /* domains of the smallest node */
     int max_ranks;       /* ranks of the fullest node, or of a GPU: 1 */
+    int most_ranks;      /* of the fullest node */
     az_unit_list list;
     az_pass_units cut;
     int *program, n_program; /* of a step's group */
@@ -23,12 +24,13 @@ typedef struct {
     az_level *levels; /* [L] likewise */
     int64_t *off;     /* of spans */
     az_spans spans;
-    az_footprint params[2];    /* by az_params_placement */
-    az_spread_traffic brought; /* of parameters, where they are gathered */
-    az_optim_sizes optim[2];   /* by az_reduce */
-    size_t page;               /* of shared memory */
-    size_t tables;             /* names and tables, in each process */
-    int64_t rounds;            /* micro-batches that the busiest rank has in a step */
+    az_params_sizes params[2];   /* by az_params_placement; without GPUs all is the device's */
+    az_spread_traffic brought;   /* of parameters, where they are gathered */
+    az_optim_gpu_sizes optim[2]; /* by az_reduce, likewise */
+    size_t fabric;               /* pinned bytes of a rank with a GPU */
+    size_t page;                 /* of shared memory */
+    size_t tables;               /* names and tables, in each process */
+    int64_t rounds;              /* micro-batches that the busiest rank has in a step */
     /* Operations of a step over all ranks without what is computed again, and what a layer costs
      * to be computed again (by level, over the step's tokens). */
     double flops, again[AZ_LEVEL_KEEP + 1], head_again;
@@ -54,9 +56,9 @@ az_err az_plan_find_change(az_plan *plan, const az_plan_input *input);
 /* Reasons and warnings. */
 void az_plan_explain(az_plan *plan, const az_sizes *sizes);
 
-static inline bool az_plan_on_device(az_plan_category c)
-{
-    return c != AZ_PLAN_TEXT && c != AZ_PLAN_PAGE_TABLES && c != AZ_PLAN_COMMUNICATION;
-}
+/* What a unit that is not resident is cut over; each part is a node to the functions of shard. */
+az_topology az_plan_cut_over(const az_sizes *sizes, const az_plan_choice *choice);
+/* With GPUs: where it lies. */
+az_gpu_cut az_plan_find_cut(const az_sizes *sizes, const az_plan_choice *choice);
 
 #endif

@@ -14,10 +14,14 @@ enum { MIB = 1 << 20 };
 static const int64_t libraries_node = 24 * MIB;  /* code and tables, once a node; 20 measured */
 static const int64_t libraries_rank = 10 * MIB;  /* their data in each process; 8 */
 static const int64_t libraries_thread = 6 * MIB; /* packing buffers of the BLAS, stacks; 5 */
-static const int64_t libraries_gpu = 512 * MIB;  /* context of the driver: an assumption */
-static const int64_t comm_rank = 6 * MIB;        /* MPI's buffers in each process; 4.5 */
-static const int64_t comm_neighbour = 128 << 10; /* for each rank of the node; 100 KiB */
-static const int64_t comm_peer = 1 << 10;        /* for each rank of the job */
+/* With GPUs, where they are not there to be asked: assumptions. */
+static const int64_t libraries_gpu = 544 * MIB;      /* context, kernels; workspace of cuBLAS */
+static const int64_t communicator_gpu = 256 * MIB;   /* of NCCL, on a GPU */
+static const int64_t libraries_gpu_host = 384 * MIB; /* in each process: CUDA, cuBLAS */
+static const int64_t communicator_host = 96 * MIB;   /* likewise NCCL */
+static const int64_t comm_rank = 6 * MIB;            /* MPI's buffers in each process; 4.5 */
+static const int64_t comm_neighbour = 128 << 10;     /* for each rank of the node; 100 KiB */
+static const int64_t comm_peer = 1 << 10;            /* for each rank of the job */
 static const int64_t own_rank = 1 * MIB; /* page tables of the program itself, small tables; 0.3 */
 
 /* A GPU is a domain of one rank. What is cut in scope node is cut over the GPUs of a node. */
@@ -31,6 +35,7 @@ static az_err find_domains(az_sizes *s)
             s->max_ranks = t->node_ranks[i];
     s->domains = *t;
     s->node_domains = 1;
+    s->most_ranks = s->max_ranks;
     if (!s->in->machine.gpu)
         goto out;
     AZ_TRY(AZ_NEW(s->domain_ranks, (size_t)t->n_ranks, "plan"));
@@ -98,6 +103,23 @@ static size_t count_tables(const az_plan_input *in)
            (size_t)in->lora->n_pairs * sizeof(az_pair);
 }
 
+/* What the adapter takes, for each way to keep and to reduce it. */
+static void measure_adapter(az_sizes *s)
+{
+    const az_machine *m = &s->in->machine;
+    for (int p = 0; p < 2; p++)
+        if (m->gpu) {
+            s->params[p] = az_params_measure_gpu(&s->spans, (az_params_placement)p, &m->topology);
+            s->optim[p] = az_optim_measure_gpu(&s->spans, &m->topology, (az_reduce)p);
+        } else {
+            s->params[p].device =
+                az_params_measure(&s->spans, (az_params_placement)p, &m->topology);
+            s->optim[p].device = az_optim_measure(&s->spans, &m->topology, (az_reduce)p);
+        }
+    const az_fabric_options fabric = {.internode = m->nccl ? AZ_INTERNODE_NCCL : AZ_INTERNODE_MPI};
+    s->fabric = m->gpu ? az_fabric_measure(&m->topology, &fabric) : 0;
+}
+
 az_err az_sizes_init(az_sizes *s, const az_plan_input *input)
 {
     az_err err;
@@ -112,12 +134,8 @@ az_err az_sizes_init(az_sizes *s, const az_plan_input *input)
     AZ_TRY(AZ_NEW(s->off, (size_t)L + 1, "plan"));
     az_lora_fill_spans(s->off, input->lora, (int)L);
     s->spans = (az_spans){.n = (int)L, .off = s->off};
-    s->params[AZ_PARAMS_REPLICATED] =
-        az_params_measure(&s->spans, AZ_PARAMS_REPLICATED, &s->domains);
-    s->params[AZ_PARAMS_GATHERED] = az_params_measure(&s->spans, AZ_PARAMS_GATHERED, &s->domains);
     AZ_TRY(az_params_count_walk(&s->brought, &s->spans));
-    s->optim[AZ_REDUCE_STEP] = az_optim_measure(&s->spans, &s->domains, AZ_REDUCE_STEP);
-    s->optim[AZ_REDUCE_UNIT] = az_optim_measure(&s->spans, &s->domains, AZ_REDUCE_UNIT);
+    measure_adapter(s);
     s->rounds = az_ceil_div(input->work.n_micro, input->machine.topology.n_ranks);
     s->tables = count_tables(input);
     s->page = az_shared_guess_page(s->list.bytes);
@@ -142,12 +160,16 @@ void az_sizes_fini(az_sizes *s)
 
 /* ---- memory by category */
 
-static void add(az_plan *plan, az_plan_category c, size_t shared, size_t most, size_t least)
+static void add_to(az_plan_memory *m, size_t shared, size_t most, size_t least)
 {
-    az_plan_memory *m = &plan->memory[c];
     m->shared += (int64_t)shared;
     m->most += (int64_t)most;
     m->least += (int64_t)least;
+}
+
+static void add(az_plan *plan, az_plan_category c, size_t shared, size_t most, size_t least)
+{
+    add_to(&plan->memory[c], shared, most, least);
 }
 
 static void add_footprint(az_plan *plan, az_plan_category c, az_footprint f)
@@ -155,12 +177,28 @@ static void add_footprint(az_plan *plan, az_plan_category c, az_footprint f)
     add(plan, c, f.shared, f.most, f.least);
 }
 
-/* In scope node GPUs hold a slice of their node's. */
-static void cut_over(const az_sizes *s, const az_plan_choice *choice, az_topology *out)
+/* Of a node's own memory: with GPUs apart. */
+static void add_host(az_plan *plan, const az_sizes *s, az_plan_category c, size_t shared,
+                     size_t each)
 {
-    *out = s->domains;
-    if (s->in->machine.gpu && choice->scope == AZ_SCOPE_NODE)
-        out->n_nodes = out->n_ranks = s->node_domains;
+    add_to(s->in->machine.gpu ? &plan->host[c] : &plan->memory[c], shared, each, each);
+}
+
+static void add_host_footprint(az_plan *plan, az_plan_category c, az_footprint f)
+{
+    add_to(&plan->host[c], f.shared, f.most, f.least);
+}
+
+az_gpu_cut az_plan_find_cut(const az_sizes *s, const az_plan_choice *choice)
+{
+    const az_machine *m = &s->in->machine;
+    return az_shard_find_cut(choice->scope, m->nccl, &m->topology);
+}
+
+az_topology az_plan_cut_over(const az_sizes *s, const az_plan_choice *choice)
+{
+    const az_machine *m = &s->in->machine;
+    return m->gpu ? az_shard_list_gpus(az_plan_find_cut(s, choice), &m->topology) : s->domains;
 }
 
 static bool is_mapped(const az_sizes *s)
@@ -168,12 +206,24 @@ static bool is_mapped(const az_sizes *s)
     return s->in->keys.map && !s->in->machine.gpu;
 }
 
+static az_shard_gpu_sizes measure_base(const az_sizes *s, const az_plan_choice *c,
+                                       const az_topology *over)
+{
+    az_shard_gpu_sizes sizes = {0};
+    const az_machine *m = &s->in->machine;
+    if (m->gpu)
+        return az_shard_measure_gpus(&s->list, s->resident, c->slots, false, az_plan_find_cut(s, c),
+                                     &m->topology);
+    sizes.gpu = az_shard_measure(&s->list, s->resident, c->slots, false, over);
+    sizes.host.own = sizes.gpu.own;
+    return sizes;
+}
+
 static void count_base(az_plan *plan, az_sizes *s)
 {
     az_plan_choice *c = &plan->choice;
-    az_topology over;
+    const az_topology over = az_plan_cut_over(s, c);
     size_t whole = 0;
-    cut_over(s, c, &over);
     az_shard_choose_resident(s->resident, &s->list, c->spend, &over);
     c->n_resident = 0;
     for (int u = 0; u < s->list.n_units; u++)
@@ -182,14 +232,18 @@ static void count_base(az_plan *plan, az_sizes *s)
             c->n_resident++;
         }
     c->resident = (double)whole / (double)s->list.bytes;
-    const az_shard_sizes sizes = az_shard_measure(&s->list, s->resident, c->slots, false, &over);
+    const az_shard_gpu_sizes sizes = measure_base(s, c, &over);
     const bool all = c->n_resident == s->list.n_units;
     if (!is_mapped(s)) /* the system's cache of files is nobody's memory */
         add(plan, all ? AZ_PLAN_COPY : AZ_PLAN_RESIDENT, whole, 0, 0);
-    add(plan, AZ_PLAN_SLICES, sizes.held - whole, 0, 0);
-    add(plan, AZ_PLAN_SLOTS, sizes.slots, 0, 0);
-    add(plan, AZ_PLAN_LIBRARIES, 0, sizes.own, sizes.own);
-    c->slots = sizes.n_slots;
+    add(plan, AZ_PLAN_SLICES, sizes.gpu.held - whole, 0, 0);
+    add(plan, AZ_PLAN_SLOTS, sizes.gpu.slots, 0, 0);
+    add_host(plan, s, AZ_PLAN_LIBRARIES, 0, sizes.host.own);
+    if (s->in->machine.gpu) {
+        add_host(plan, s, AZ_PLAN_SLICES, sizes.host.held, 0);
+        add_host(plan, s, AZ_PLAN_SLOTS, sizes.host.slots, 0);
+    }
+    c->slots = sizes.gpu.n_slots;
     plan->base_bytes = (int64_t)s->list.bytes;
 }
 
@@ -211,15 +265,14 @@ static void count_activations(az_plan *plan, az_sizes *s)
     az_plan_fill_levels(s->levels, &plan->choice, in->config->L);
     az_pass_options options = {.forward = *eval, .backward = *train, .opt_levels = s->levels};
     options.backward.group = plan->choice.group;
-    const az_numeric numeric = {in->machine.gpu, AZ_F32};
+    const az_numeric numeric = {in->machine.gpu, in->machine.act};
     const az_pass_sizes all = az_pass_measure(in->config, in->lora, &s->cut, &options, numeric);
     az_head_carve(&head, &arena, in->config, az_max_i64(train->targets, eval->targets),
                   train->targets, s->list.head_rows, NULL, numeric);
     add(plan, AZ_PLAN_HEAD, 0, arena.used, arena.used);
-    const size_t rest = all.device - arena.used;
-    add(plan, AZ_PLAN_ACTIVATIONS, 0, rest, rest);
-    add(plan, numeric.gpu ? AZ_PLAN_TEXT : AZ_PLAN_ACTIVATIONS, 0, all.host, all.host);
+    add(plan, AZ_PLAN_ACTIVATIONS, 0, all.device - arena.used, all.device - arena.used);
     add(plan, AZ_PLAN_ACTIVATIONS, 0, (size_t)in->work.cache_bytes, (size_t)in->work.cache_bytes);
+    add_host(plan, s, AZ_PLAN_ACTIVATIONS, 0, all.host);
 }
 
 /* While the adapter is written rank 0 holds more of it, instead of activations, which are gone. */
@@ -228,86 +281,113 @@ static void count_writing(az_plan *plan, const az_sizes *s)
     const size_t whole = plan->choice.gathered ? 4 * (size_t)s->off[s->spans.n] : 0;
     const size_t need = whole + az_lora_measure_write(s->in->lora);
     const size_t gone =
-        (size_t)(plan->memory[AZ_PLAN_ACTIVATIONS].most + plan->memory[AZ_PLAN_HEAD].most);
-    if (need > gone && !s->in->machine.gpu) /* on the host, then */
-        add(plan, AZ_PLAN_ADAPTER, need - gone, 0, 0);
+        s->in->machine.gpu
+            ? (size_t)plan->host[AZ_PLAN_ACTIVATIONS].most
+            : (size_t)(plan->memory[AZ_PLAN_ACTIVATIONS].most + plan->memory[AZ_PLAN_HEAD].most);
+    plan->writing = need > gone ? (int64_t)(need - gone) : 0;
+    add_host(plan, s, AZ_PLAN_ADAPTER, (size_t)plan->writing, 0);
 }
 
 static void count_adapter(az_plan *plan, const az_sizes *s)
 {
-    const az_optim_sizes *o = &s->optim[plan->choice.unit_reduce ? AZ_REDUCE_UNIT : AZ_REDUCE_STEP];
-    add_footprint(plan, AZ_PLAN_ADAPTER,
-                  s->params[plan->choice.gathered ? AZ_PARAMS_GATHERED : AZ_PARAMS_REPLICATED]);
+    const az_optim_gpu_sizes *o =
+        &s->optim[plan->choice.unit_reduce ? AZ_REDUCE_UNIT : AZ_REDUCE_STEP];
+    const az_params_sizes *p =
+        &s->params[plan->choice.gathered ? AZ_PARAMS_GATHERED : AZ_PARAMS_REPLICATED];
+    add_footprint(plan, AZ_PLAN_ADAPTER, p->device);
+    add_host_footprint(plan, AZ_PLAN_ADAPTER, p->host);
     plan->checkpoint_bytes = 12 * s->off[s->spans.n];
     if (!s->training)
         return;
-    add_footprint(plan, AZ_PLAN_GRADIENT, o->gradient);
-    add_footprint(plan, AZ_PLAN_MOMENTS, o->moments);
-    add_footprint(plan, AZ_PLAN_MOMENTS, o->other);
+    add_footprint(plan, AZ_PLAN_GRADIENT, o->device.gradient);
+    add_footprint(plan, AZ_PLAN_MOMENTS, o->device.moments);
+    add_footprint(plan, AZ_PLAN_MOMENTS, o->device.other);
+    add_host_footprint(plan, AZ_PLAN_GRADIENT, o->host.gradient);
+    add_host_footprint(plan, AZ_PLAN_MOMENTS, o->host.moments);
+    add_host_footprint(plan, AZ_PLAN_MOMENTS, o->host.other);
+}
+
+/* What a GPU's context and communicators take, where that is not yet taken. */
+static void count_context(az_plan *plan, const az_sizes *s)
+{
+    const az_machine *m = &s->in->machine;
+    const int n = (s->node_domains > 1) + (m->nccl && m->topology.n_nodes > 1);
+    const size_t context = m->measured ? 0 : (size_t)libraries_gpu;
+    const size_t communicators = m->measured ? 0 : (size_t)(n * communicator_gpu);
+    add(plan, AZ_PLAN_LIBRARIES, 0, context, context);
+    add(plan, AZ_PLAN_COMMUNICATION, 0, communicators, communicators);
+    add_host(plan, s, AZ_PLAN_LIBRARIES, 0, (size_t)libraries_gpu_host);
+    add_host(plan, s, AZ_PLAN_COMMUNICATION, 0, s->fabric + (size_t)(n * communicator_host));
 }
 
 static void count_process(az_plan *plan, const az_sizes *s)
 {
     const az_plan_input *in = s->in;
-    const int64_t ranks = s->max_ranks, all = in->machine.topology.n_ranks;
-    const size_t tables = s->tables;
-    const size_t text = (size_t)in->work.text_bytes;
+    const az_plan_memory *own_memory = in->machine.gpu ? plan->host : plan->memory;
+    const az_topology *t = &in->machine.topology;
+    const int64_t ranks = s->most_ranks, all = t->n_ranks;
     const size_t comm = (size_t)(comm_rank + comm_neighbour * ranks + comm_peer * all);
-    size_t shared = 0;
-    add(plan, AZ_PLAN_LIBRARIES, 0, tables, tables);
-    if (in->machine.gpu) {
-        add(plan, AZ_PLAN_LIBRARIES, 0, (size_t)libraries_gpu, (size_t)libraries_gpu);
-    } else {
-        const size_t own = (size_t)(libraries_rank + libraries_thread * in->machine.threads);
-        add(plan, AZ_PLAN_LIBRARIES, (size_t)libraries_node, own, own);
+    size_t shared = 0, own = 0;
+    add_host(plan, s, AZ_PLAN_LIBRARIES, 0, s->tables);
+    add_host(plan, s, AZ_PLAN_LIBRARIES, (size_t)libraries_node,
+             (size_t)(libraries_rank + libraries_thread * in->machine.threads));
+    add_host(plan, s, AZ_PLAN_TEXT, 0, (size_t)in->work.text_bytes);
+    add_host(plan, s, AZ_PLAN_COMMUNICATION, 0, comm);
+    if (in->machine.gpu)
+        count_context(plan, s);
+    for (int c = 0; c < AZ_PLAN_N_CATEGORIES; c++) {
+        shared += c != AZ_PLAN_LIBRARIES ? (size_t)own_memory[c].shared : 0;
+        own += (size_t)own_memory[c].most;
     }
-    add(plan, AZ_PLAN_TEXT, 0, text, text);
-    add(plan, AZ_PLAN_COMMUNICATION, 0, comm, comm);
-    for (int c = 0; c < AZ_PLAN_N_CATEGORIES; c++)
-        if (c != AZ_PLAN_LIBRARIES)
-            shared += (size_t)plan->memory[c].shared;
     /* slots and held units are mapped twice where something is cut */
-    const size_t mapped = shared + (size_t)plan->memory[AZ_PLAN_SLOTS].shared;
-    size_t own = 0;
-    for (int c = 0; c < AZ_PLAN_N_CATEGORIES; c++)
-        own += (size_t)plan->memory[c].most;
+    const size_t mapped = shared + (size_t)own_memory[AZ_PLAN_SLOTS].shared;
     const size_t files = is_mapped(s) ? s->list.bytes : 0;
-    const size_t tables_bytes = (size_t)own_rank + az_shared_measure_tables(mapped, s->page) +
-                                az_shared_measure_tables(files, 4096) +
-                                az_shared_measure_tables(own, 4096);
-    add(plan, AZ_PLAN_PAGE_TABLES, 0, tables_bytes, tables_bytes);
+    add_host(plan, s, AZ_PLAN_PAGE_TABLES, 0,
+             (size_t)own_rank + az_shared_measure_tables(mapped, s->page) +
+                 az_shared_measure_tables(files, 4096) + az_shared_measure_tables(own, 4096));
 }
 
-/* Ranks beyond the lanes hold the least; the fullest domain has all the lanes and them. On a GPU
- * only what is there counts. */
-static void sum_up(az_plan *plan, const az_sizes *s)
+/* Ranks beyond the lanes hold the least; the fullest domain has all the lanes and them. */
+static void sum_up(az_plan_memory *total, az_plan_memory *memory, int64_t lanes, int64_t ranks)
 {
-    const int64_t lanes = s->domains.n_lanes, ranks = s->max_ranks;
-    plan->total = (az_plan_memory){0};
+    *total = (az_plan_memory){0};
     for (int c = 0; c < AZ_PLAN_N_CATEGORIES; c++) {
-        az_plan_memory *m = &plan->memory[c];
+        az_plan_memory *m = &memory[c];
         m->domain = m->shared + lanes * m->most + (ranks - lanes) * m->least;
-        if (s->in->machine.gpu && !az_plan_on_device((az_plan_category)c))
-            continue;
-        plan->total.shared += m->shared;
-        plan->total.most += m->most;
-        plan->total.least += m->least;
-        plan->total.domain += m->domain;
+        total->shared += m->shared;
+        total->most += m->most;
+        total->least += m->least;
+        total->domain += m->domain;
     }
-    plan->fits = plan->total.domain <= s->in->machine.memory;
+}
+
+bool az_plan_fits_domain(const az_plan *plan, const az_machine *machine)
+{
+    return plan->total.domain <= machine->memory;
+}
+
+bool az_plan_fits_host(const az_plan *plan, const az_machine *machine)
+{
+    return !machine->gpu || machine->host_memory == 0 ||
+           plan->host_total.domain <= machine->host_memory;
 }
 
 void az_plan_count_memory(az_plan *plan, az_sizes *s)
 {
+    const az_machine *m = &s->in->machine;
     memset(plan->memory, 0, sizeof plan->memory);
+    memset(plan->host, 0, sizeof plan->host);
     plan->rounds = s->rounds;
+    plan->writing = 0;
     count_base(plan, s);
     count_activations(plan, s);
     count_adapter(plan, s);
     if (s->training)
         count_writing(plan, s);
     count_process(plan, s);
-    sum_up(plan, s);
+    sum_up(&plan->total, plan->memory, s->domains.n_lanes, s->max_ranks);
+    sum_up(&plan->host_total, plan->host, m->topology.n_lanes, s->most_ranks);
+    plan->fits = az_plan_fits_domain(plan, m) && az_plan_fits_host(plan, m);
 }
 
 az_err az_plan_count(az_plan *plan, az_sizes *s)
@@ -329,9 +409,8 @@ az_err az_plan_fill_resident(bool *resident, const az_plan *plan, const az_plan_
 {
     az_err err;
     az_sizes s;
-    az_topology over;
     AZ_TRY(az_sizes_init(&s, input));
-    cut_over(&s, &plan->choice, &over);
+    const az_topology over = az_plan_cut_over(&s, &plan->choice);
     az_shard_choose_resident(resident, &s.list, plan->choice.spend, &over);
     az_sizes_fini(&s);
 out:

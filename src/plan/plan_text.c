@@ -12,9 +12,9 @@ static const char *domain_of(const az_plan_input *in)
 
 static const char *format_speed(double bytes_per_s)
 {
-    static char text[2][40];
+    static char text[4][40];
     static int k;
-    k = !k;
+    k = (k + 1) % 4;
     snprintf(text[k], sizeof text[k], "%.3g Gbit/s", bytes_per_s / 125e6);
     return text[k];
 }
@@ -53,16 +53,22 @@ static az_err add_machine(az_str *out, const az_plan_input *in)
                           m->threads == 1 ? "" : "s"));
     AZ_TRY(az_str_add(out, "; %s of memory a %s (%s)\n", az_format_bytes((double)m->memory),
                       domain_of(in), m->source));
+    if (m->gpu && m->host_memory > 0)
+        AZ_TRY(az_str_add(out, "          %s of a node's own memory (%s)\n",
+                          az_format_bytes((double)m->host_memory), m->host_source));
     AZ_TRY(az_str_add(out, "          link of a node %s%s, ", format_speed(m->link),
                       m->link_given ? "" : " (assumed)"));
     if (m->gpu)
-        AZ_TRY(az_str_add(out, "of a GPU within its node %s%s, ", format_speed(m->node_link),
-                          m->node_link_given ? "" : " (assumed)"));
-    AZ_TRY(az_str_add(out, "%s a rank%s\n", format_flops(m->flops, "FLOP/s"),
+        AZ_TRY(az_str_add(out, "of a GPU within its node %s%s, from its host %s%s, ",
+                          format_speed(m->node_link), m->node_link_given ? "" : " (assumed)",
+                          format_speed(m->host_link), m->host_link_given ? "" : " (assumed)"));
+    AZ_TRY(az_str_add(out, "%s a rank%s", format_flops(m->flops, "FLOP/s"),
                       m->flops_given ? "" : " (assumed)"));
     if (m->gpu)
-        AZ_TRY(az_str_add(out, "          this version trains on CPUs alone: for GPUs it can plan, "
-                               "not run\n"));
+        AZ_TRY(az_str_add(out, " in %s", m->act == AZ_BF16 ? "bf16" : "f32"));
+    if (m->gpu && t->n_nodes > 1)
+        AZ_TRY(az_str_add(out, ", %s between nodes", m->nccl ? "NCCL" : "MPI"));
+    AZ_TRY(az_str_add(out, "\n"));
 out:
     return err;
 }
@@ -86,32 +92,48 @@ static az_err add_row(az_str *out, const char *name, const az_plan_memory *m)
                       az_format_bytes((double)m->least), az_format_bytes((double)m->domain));
 }
 
+static az_err add_table(az_str *out, const az_plan_memory *memory, const az_plan_memory *total,
+                        bool on_gpu, bool beside)
+{
+    az_err err;
+    AZ_TRY(az_str_add(out, "%-9s %-8s %12s %14s %14s %12s\n", beside ? "host" : "memory", "",
+                      on_gpu ? "on a GPU" : "shared", "heaviest rank", "lightest rank",
+                      on_gpu ? "a GPU" : "a node"));
+    for (int c = 0; c < AZ_PLAN_N_CATEGORIES; c++)
+        if (memory[c].domain > 0)
+            AZ_TRY(add_row(out, az_plan_category_name((az_plan_category)c), &memory[c]));
+    err = add_row(out, "total", total);
+out:
+    return err;
+}
+
 static az_err add_memory(az_str *out, const az_plan *plan, const az_plan_input *in)
 {
     az_err err;
-    AZ_TRY(az_str_add(out, "memory    %-8s %12s %14s %14s %12s\n", "",
-                      in->machine.gpu ? "on a GPU" : "shared", "heaviest rank", "lightest rank",
-                      in->machine.gpu ? "a GPU" : "a node"));
-    for (int c = 0; c < AZ_PLAN_N_CATEGORIES; c++) {
-        const bool host = in->machine.gpu && !az_plan_on_device((az_plan_category)c);
-        char name[40];
-        if (plan->memory[c].domain == 0)
-            continue;
-        snprintf(name, sizeof name, "%s%s", az_plan_category_name((az_plan_category)c),
-                 host ? "*" : "");
-        AZ_TRY(add_row(out, name, &plan->memory[c]));
-    }
-    AZ_TRY(add_row(out, "total", &plan->total));
-    if (in->machine.gpu)
-        AZ_TRY(az_str_add(out, "  * of a rank, in the memory of its node: not in the total\n"));
-    const double left = (double)(in->machine.memory - plan->total.domain);
-    if (plan->fits)
-        err = az_str_add(out, "fits      %s of %s are left\n", az_format_bytes(left),
-                         az_format_bytes((double)in->machine.memory));
-    else
+    const az_machine *m = &in->machine;
+    AZ_TRY(add_table(out, plan->memory, &plan->total, m->gpu, false));
+    if (m->gpu)
+        AZ_TRY(add_table(out, plan->host, &plan->host_total, false, true));
+    const double left = (double)(m->memory - plan->total.domain);
+    const double host_left = (double)(m->host_memory - plan->host_total.domain);
+    if (plan->fits) {
+        AZ_TRY(az_str_add(out, "fits      %s of %s are left", az_format_bytes(left),
+                          az_format_bytes((double)m->memory)));
+        if (m->gpu && m->host_memory > 0)
+            AZ_TRY(az_str_add(out, " a GPU, %s of %s a node", az_format_bytes(host_left),
+                              az_format_bytes((double)m->host_memory)));
+        err = az_str_add(out, "\n");
+    } else if (!az_plan_fits_domain(plan, m)) {
         err = az_str_add(out, "does not fit: %s are missing of %s a %s; %s\n",
                          az_format_bytes(-left), az_format_bytes((double)plan->total.domain),
                          domain_of(in), plan->change_text);
+    } else {
+        err = az_str_add(out,
+                         "does not fit: %s are missing of %s of a node's own memory, beside its "
+                         "GPUs; %s\n",
+                         az_format_bytes(-host_left),
+                         az_format_bytes((double)plan->host_total.domain), plan->change_text);
+    }
 out:
     return err;
 }
@@ -162,13 +184,13 @@ out:
 }
 
 /* Categories of a hundredth or more, in one line. */
-static az_err add_categories(az_str *out, const az_plan *plan)
+static az_err add_categories(az_str *out, const az_plan_memory *memory, const az_plan_memory *total)
 {
     az_err err = AZ_OK;
     double small = 0;
     for (int c = 0; c < AZ_PLAN_N_CATEGORIES; c++) {
-        const double bytes = (double)plan->memory[c].domain;
-        if (bytes >= 0.01 * (double)plan->total.domain)
+        const double bytes = (double)memory[c].domain;
+        if (bytes >= 0.01 * (double)total->domain)
             AZ_TRY(az_str_add(out, "%s %s, ", az_plan_category_name((az_plan_category)c),
                               az_format_bytes(bytes)));
         else
@@ -179,15 +201,41 @@ out:
     return err;
 }
 
-void az_plan_say(const az_plan *plan, const az_plan_input *input)
+static void say_total(const char *name, const char *where, const az_plan_memory *memory,
+                      const az_plan_memory *total)
 {
     az_str text = {0};
-    const az_plan_memory *m = &plan->total;
-    az_say("memory    %s may be filled on a node: %s",
-           az_format_bytes((double)input->machine.memory), input->machine.source);
-    if (add_categories(&text, plan) == AZ_OK)
-        az_say("plan      %s a node (%s shared, %s a rank): %s", az_format_bytes((double)m->domain),
-               az_format_bytes((double)m->shared), az_format_bytes((double)m->most), text.s);
+    if (add_categories(&text, memory, total) == AZ_OK)
+        az_say("%-9s %s %s (%s shared, %s a rank): %s", name,
+               az_format_bytes((double)total->domain), where,
+               az_format_bytes((double)total->shared), az_format_bytes((double)total->most),
+               text.s);
+    az_str_fini(&text);
+}
+
+static void say_links(const az_machine *m)
+{
+    if (!m->measured)
+        return;
+    az_say("links     measured: from the host into a GPU %s%s%s%s%s", format_speed(m->host_link),
+           m->node_link_given ? ", from the others of its node " : "",
+           m->node_link_given ? format_speed(m->node_link) : "",
+           m->link_given ? ", into a node from others " : "",
+           m->link_given ? format_speed(m->link) : "");
+}
+
+void az_plan_say(const az_plan *plan, const az_plan_input *input)
+{
+    const az_machine *m = &input->machine;
+    az_say("memory    %s may be filled on a %s: %s", az_format_bytes((double)m->memory),
+           domain_of(input), m->source);
+    if (m->gpu)
+        az_say("          %s of a node's own: %s", az_format_bytes((double)m->host_memory),
+               m->host_source);
+    say_links(m);
+    say_total("plan", m->gpu ? "a GPU" : "a node", plan->memory, &plan->total);
+    if (m->gpu)
+        say_total("", "a node beside its GPUs", plan->host, &plan->host_total);
     for (int i = 0; i < plan->n_reasons; i++)
         az_say("          %-13s %-24s %s", plan->reasons[i].name, plan->reasons[i].value,
                plan->reasons[i].why);
@@ -197,5 +245,4 @@ void az_plan_say(const az_plan *plan, const az_plan_input *input)
            format_flops(plan->traffic.flops, "FLOP"));
     for (int i = 0; i < plan->n_warnings; i++)
         az_warn("%s", plan->warnings[i]);
-    az_str_fini(&text);
 }

@@ -14,6 +14,7 @@ typedef struct {
     az_fabric *fabric; /* of GPUs; NULL on the CPU */
     int n_gpus;        /* GPUs that the ranks see, of all nodes; on the CPU 0 */
     bool narrow;       /* ranks do not see the GPUs of others of their node */
+    int64_t n_far;     /* pairs of GPUs of a node that cannot read each other's memory */
     bool mixed;        /* ranks have GPUs of different models */
     bool chosen;       /* run.device left it to the program */
     char why[512];     /* on the CPU, if it was chosen: what GPUs lack */
@@ -24,6 +25,8 @@ typedef struct {
  * rank; what cannot be had is refused with the remedy. Work on a GPU that fails later ends the job
  * (comm/watch.h). Start from {0}. Collective. */
 az_err az_device_open(az_device *device, const az_deck *deck, az_comm *comm);
+/* What the keys comm.* say. Local. */
+az_fabric_options az_device_get_fabric(const az_deck *deck);
 /* The CPU, whatever the deck says: for what computes nothing. Local. */
 az_err az_device_open_cpu(az_device *device);
 void az_device_close(az_device *device);

@@ -32,6 +32,7 @@ typedef struct {
     int most;    /* GPUs that a rank sees at most */
     char *cards; /* [n_ranks] a card and az_seen_gpu [most] of each */
     int index;   /* of the rank's GPU among gpus */
+    bool *used;  /* [n_gpus] by a rank of the node */
 } opening;
 
 static size_t card_bytes(const opening *o)
@@ -108,6 +109,14 @@ out:
     return err;
 }
 
+/* The GPUs that ranks of the node use. */
+static void mark_used(opening *o, const az_gpu_view *views, const int *index, int n)
+{
+    for (int r = 0; r < n; r++)
+        for (int i = 0; i < o->n_gpus; i++)
+            o->used[i] |= strcmp(o->gpus[i].uuid, views[r].gpus[index[r]].uuid) == 0;
+}
+
 /* Each rank works it out for its own node. */
 static az_err map_node(opening *o, az_mapping *mapping)
 {
@@ -124,6 +133,8 @@ static az_err map_node(opening *o, az_mapping *mapping)
     }
     AZ_TRY(az_device_map(index, mapping, views, n, o->own.host));
     o->index = index[az_comm_node_rank(o->comm)];
+    AZ_TRY(AZ_NEW(o->used, (size_t)o->n_gpus, "devices"));
+    mark_used(o, views, index, n);
 out:
     az_free(views);
     az_free(index);
@@ -151,15 +162,23 @@ static void fail(void *context, const char *text)
     az_watch_fail(context, text);
 }
 
-static az_err open_fabric(az_device *device, const opening *o)
+az_fabric_options az_device_get_fabric(const az_deck *deck)
 {
-    (void)device;
-    if (az_comm_size(o->comm) > 1)
-        return az_deck_fail(o->deck, "run.device",
-                            "%d ranks: this version trains on one GPU, not on several; start one "
-                            "rank, or give run.device=cpu",
-                            az_comm_size(o->comm));
-    return AZ_OK;
+    static const char *const ways[] = {
+        [AZ_INTERNODE_AUTO] = "auto", [AZ_INTERNODE_MPI] = "mpi", [AZ_INTERNODE_NCCL] = "nccl"};
+    return (az_fabric_options){.internode =
+                                   (az_internode)az_deck_find(deck, "comm.internode", ways, 3),
+                               .direct = az_deck_bool(deck, "comm.gpu_direct")};
+}
+
+/* Pairs of this rank's GPU and one of another rank of the node, seen by this rank, that it cannot
+ * read directly. */
+static int64_t count_far(const opening *o, const az_device *device)
+{
+    int64_t far = 0;
+    for (int i = 0; i < o->n_gpus; i++)
+        far += o->used[i] && i != o->index && !az_dev_can_reach(device->dev, i);
+    return far;
 }
 
 static az_err open_gpu(opening *o, az_device *device, az_dtype act)
@@ -174,7 +193,10 @@ static az_err open_gpu(opening *o, az_device *device, az_dtype act)
     if (err == AZ_OK)
         err = az_kern_open(&device->kern, device->dev, act);
     AZ_TRY(az_comm_agree(o->comm, err));
-    err = open_fabric(device, o);
+    device->n_far = count_far(o, device);
+    az_comm_sum_i64(o->comm, &device->n_far, 1);
+    const az_fabric_options options = az_device_get_fabric(o->deck);
+    err = az_fabric_create(&device->fabric, device->dev, &options, o->comm);
 out:
     return err;
 }
@@ -211,6 +233,7 @@ az_err az_device_open(az_device *device, const az_deck *deck, az_comm *comm)
 out:
     az_free(o.gpus);
     az_free(o.cards);
+    az_free(o.used);
     return err;
 }
 
@@ -222,6 +245,7 @@ az_err az_device_open_cpu(az_device *device)
 
 void az_device_close(az_device *device)
 {
+    az_fabric_destroy(device->fabric);
     az_kern_close(&device->kern);
     az_dev_close(device->dev);
     *device = (az_device){0};

@@ -22,6 +22,11 @@ static void warn(const az_device *device, int n_ranks)
                 "between them, so weights go through the host's memory, several times slower. Let "
                 "each task see all GPUs of its node (srun or sbatch --gpus-per-node=N "
                 "--gpu-bind=none, without CUDA_VISIBLE_DEVICES)");
+    if (device->n_far > 0)
+        az_warn("%lld pairs of GPUs of a node cannot read each other's memory: what goes between "
+                "them goes through the host's memory, at less than half of the speed of direct "
+                "copies (the line \"links\" says what was measured)",
+                (long long)device->n_far / 2);
     if (device->mixed)
         az_warn("the ranks have GPUs of different models: all wait for the slowest, and results "
                 "depend on which rank has which");
@@ -43,7 +48,7 @@ static az_err add_device(az_str *out, const az_device *device, const az_comm *co
     const az_gpu_info *gpu = az_dev_get_info(device->dev);
     az_dev_describe_backend(versions, sizeof versions);
     err = az_str_add(out,
-                     "%d %s, one a rank: %s of memory, %d multiprocessors, compute capability "
+                     "%d x %s, one a rank: %s of memory, %d multiprocessors, compute capability "
                      "%d.%d; %s",
                      az_comm_size(comm), what, az_format_bytes((double)gpu->total_bytes), gpu->n_sm,
                      gpu->major, gpu->minor, versions);
@@ -57,8 +62,14 @@ void az_device_say(const az_device *device, const az_comm *comm)
     if (add_device(&text, device, comm) == AZ_OK)
         az_say("device    %s", text.s);
     az_str_fini(&text);
-    if (az_dev_is_gpu(device->dev))
-        warn(device, az_comm_size(comm));
+    if (!az_dev_is_gpu(device->dev))
+        return;
+    warn(device, az_comm_size(comm));
+    if (az_comm_size(comm) > 1) {
+        char fabric[256];
+        az_fabric_describe(device->fabric, fabric, sizeof fabric);
+        az_say("fabric    %s", fabric);
+    }
 }
 
 az_err az_device_add_comment(az_str *out, const az_device *device, const az_comm *comm)

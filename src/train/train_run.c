@@ -271,7 +271,7 @@ static az_err rescue_adapter(az_run *r, az_err why)
 static void compare_plan(const az_run *r)
 {
     double off;
-    az_plan_compare(&off, &r->planning.plan, r->comm);
+    az_plan_compare(&off, &r->planning.plan, &r->planning.input, r->comm);
     if (!(off <= PLAN_LIMIT))
         az_warn("the memory of this run is not what was planned for it: please report this");
 }
@@ -339,6 +339,7 @@ static az_err open_run(az_run *r)
     err = AZ_NEW(r->reached, (size_t)r->engine.lora.n_pairs, "optimizer");
     AZ_TRY(az_comm_agree(r->comm, err));
     az_report_base(&r->engine);
+    AZ_TRY(az_planning_check_free(&r->planning, &r->engine));
     AZ_TRY(open_output(r));
 out:
     return err;

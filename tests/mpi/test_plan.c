@@ -144,7 +144,7 @@ static void check(const char *const *keys)
     if (err == AZ_OK)
         err = allocate_run(&r);
     if (err == AZ_OK)
-        az_plan_compare(&off, r.plan, comm);
+        az_plan_compare(&off, r.plan, &r.input, comm);
     CHECK(err == AZ_OK);
     CHECK(off <= 0.02);
     if (err == AZ_OK && strcmp(az_deck_string(r.deck, "shard.scope"), "world") == 0 &&
@@ -153,7 +153,7 @@ static void check(const char *const *keys)
     if (err == AZ_OK && off <= 0.02) { /* a plan that is wrong is found out */
         double wrong = 0;
         r.plan->memory[AZ_PLAN_ACTIVATIONS].domain += r.plan->total.domain / 20;
-        az_plan_compare(&wrong, r.plan, comm);
+        az_plan_compare(&wrong, r.plan, &r.input, comm);
         CHECK(wrong > 0.02);
     }
     if (az_comm_rank(comm) == 0 && (err != AZ_OK || off > 0.02)) {

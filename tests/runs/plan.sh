@@ -64,10 +64,22 @@ tokens=$(sed -n 's/^  "change": .*"micro_batch_tokens": \([0-9]*\).*/\1/p' "$tmp
 [ "$tokens" -gt 100 ] || fail 'tokens of the JSON'
 plan 0 --memory 64GiB data.max_length="$tokens"
 
-# GPUs: planned, not run.
-plan 0 --device gpu --nodes 2 --ranks-per-node 8 --memory 24GB
+# GPUs: their memory and the nodes' own, between which comm.internode decides.
+plan 0 --device gpu --nodes 2 --ranks-per-node 8 --memory 24GB --host-memory 256GB shard.scope=world
 says '2 nodes x 8 GPUs (a rank each)'
-says 'for GPUs it can plan, not run'
+says '238.42 GiB of a node'"'"'s own memory (as given)'
+says 'in bf16, MPI between nodes'
+says 'base slices'
+sed -n '/^host /,$p' "$tmp/log" | grep -q '^  base slices ' || fail "the nodes do not hold the base"
+plan 1 --device gpu --nodes 2 --ranks-per-node 8 --memory 24GB --host-memory 16GB shard.scope=world
+says "of a node's own memory, beside its GPUs; the smallest change that fits: "
+plan 0 --device gpu --nodes 2 --ranks-per-node 8 --memory 24GB --host-memory 16GB shard.scope=world comm.internode=nccl
+! sed -n '/^host /,$p' "$tmp/log" | grep -q '^  base slices ' || fail "the nodes hold the base, with NCCL"
+says 'NCCL between nodes'
+plan 0 --device gpu --json --nodes 2 --ranks-per-node 8 --memory 24GB run.device=gpu
+grep -q '"host_total": ' "$tmp/log" || fail "no host_total"
+tests/tools/read_json "$tmp/log" || fail 'JSON of GPUs'
+refused 'adze plan: --host-memory and --host-link need --device gpu' --host-memory 16GB
 refused 'adze plan: --device gpu needs --memory' --device gpu
 
 # A thousand nodes.

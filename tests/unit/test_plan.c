@@ -275,13 +275,52 @@ static void test_gpus(void **state)
     input.keys.scope = AZ_SCOPE_WORLD;
     input.keys.resident = 0;
     make_topology(2, 8);
+    /* Over MPI the nodes' own memory holds it, and what fits is asked of both. */
     make();
+    assert_true(plan.fits);
+    assert_int_equal(plan.memory[AZ_PLAN_SLICES].shared, 0);
+    assert_true(plan.host[AZ_PLAN_SLICES].shared > plan.base_bytes / 3);
+    assert_true(plan.host[AZ_PLAN_SLICES].shared < plan.base_bytes * 2 / 3);
+    assert_true(plan.host[AZ_PLAN_SLOTS].shared > 0);
+    assert_true(plan.traffic.base_in > 0 && plan.traffic.base_up > plan.traffic.base_in);
+    input.machine.host_memory = plan.base_bytes / 4;
+    snprintf(input.machine.host_source, sizeof input.machine.host_source, "as given");
+    make();
+    assert_false(plan.fits);
+    assert_int_equal(plan.change.memory, 0);
+    assert_true(plan.change.host_memory > plan.base_bytes / 3);
+    assert_non_null(strstr(plan.change_text, " of memory a node instead of "));
+    assert_int_equal(az_plan_check(&plan, &input), AZ_EINPUT);
+    assert_non_null(strstr(az_err_message(), "of a node's own memory, beside its GPUs, of "));
+    az_err_clear();
+    input.machine.host_memory = plan.change.host_memory;
+    make();
+    assert_true(plan.fits);
+    /* Over NCCL the GPUs do. */
+    input.machine.nccl = true;
+    make();
+    assert_int_equal(plan.host[AZ_PLAN_SLICES].shared, 0);
+    assert_int_equal(plan.traffic.base_up, 0);
     assert_true(plan.memory[AZ_PLAN_SLICES].shared < plan.base_bytes / 15);
     assert_true(plan.memory[AZ_PLAN_SLICES].shared > plan.base_bytes / 17);
     input.keys.scope = AZ_SCOPE_NODE;
     make();
     assert_true(plan.memory[AZ_PLAN_SLICES].shared > plan.base_bytes / 9);
     assert_int_equal(plan.traffic.base_in, 0);
+    /* bf16 takes less than f32; contexts that are there already take nothing. */
+    const int64_t activations = plan.memory[AZ_PLAN_ACTIVATIONS].most;
+    input.keys.activations = AZ_LEVEL_RECOMPUTE;
+    input.keys.accumulation = 0;
+    make();
+    const int64_t f32 = plan.memory[AZ_PLAN_ACTIVATIONS].most;
+    input.machine.act = AZ_BF16;
+    make();
+    assert_true(activations > 0 && plan.memory[AZ_PLAN_ACTIVATIONS].most < f32);
+    assert_true(plan.memory[AZ_PLAN_LIBRARIES].most > 0);
+    input.machine.measured = true;
+    make();
+    assert_int_equal(plan.memory[AZ_PLAN_LIBRARIES].most, 0);
+    assert_int_equal(plan.memory[AZ_PLAN_COMMUNICATION].most, 0);
     close_model();
 }
 
