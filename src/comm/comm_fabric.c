@@ -91,9 +91,7 @@ static void count_received(az_fabric *f, const size_t *begins)
 
 static void wait_out(az_fabric *f, int piece)
 {
-    az_watch_begin(f->comm->watch, AZ_CALL_GATHER);
     az_dev_sync_event(f->dev, f->out[piece % 2], AZ_SYNC_STAGE);
-    az_watch_end(f->comm->watch);
 }
 
 static void take_part_out(az_fabric *f, const char *whole, const size_t *begins, int piece)

@@ -120,6 +120,12 @@ out:
 
 /* ---- communicators ---- */
 
+/* The watchdog's table tells who waits for its GPU from who is busy elsewhere. */
+static void tell_watch(void *context, bool waits)
+{
+    az_watch_wait_device(context, waits);
+}
+
 static az_err make_id(const az_fabric *f, char *id)
 {
     char text[512] = "";
@@ -244,6 +250,7 @@ az_err az_fabric_create(az_fabric **out_fabric, az_dev *dev, const az_fabric_opt
         err = prepare(f, options);
     }
     AZ_TRY(az_comm_agree(comm, err));
+    az_dev_set_waiting(dev, tell_watch, comm->watch);
     AZ_TRY(connect_all(f, wants_all(&comm->topology, options)));
     AZ_TRY(use_once(f));
     *out_fabric = f;
@@ -283,6 +290,7 @@ void az_fabric_destroy(az_fabric *opt_fabric)
         return;
     az_beat_stop(&f->beat);
     disconnect(f);
+    az_dev_set_waiting(f->dev, NULL, NULL);
     for (int i = 0; i < 2; i++) {
         az_dev_destroy_event(f->dev, f->out[i]);
         az_dev_free_host(f->dev, f->sum[i]);

@@ -57,7 +57,8 @@ static const char *const calls[AZ_N_CALLS] = {[AZ_CALL_NONE] = "none",
                                               [AZ_CALL_ALLGATHERV] = "allgatherv",
                                               [AZ_CALL_REDUCE_SCATTER] = "reduce_scatter",
                                               [AZ_CALL_ALLREDUCE] = "allreduce",
-                                              [AZ_CALL_GATHER] = "gather"};
+                                              [AZ_CALL_GATHER] = "gather",
+                                              [AZ_CALL_DEVICE] = "device"};
 
 /* ---- 1. what the records say ---- */
 
@@ -193,7 +194,9 @@ static void put_place(text *t, const az_row *row)
         put(t, ", step %lld", (long long)row->step);
     if (row->what[0] != '\0')
         put(t, ", %s %lld", row->what, (long long)row->number);
-    if (row->call != AZ_CALL_NONE)
+    if (row->call == AZ_CALL_DEVICE)
+        put(t, ", waits for its GPU after collective %lld", (long long)row->calls);
+    else if (row->call != AZ_CALL_NONE)
         put(t, ", in collective %lld (%s)", (long long)row->calls, calls[row->call]);
     else
         put(t, ", after collective %lld", (long long)row->calls);
@@ -237,8 +240,9 @@ static void put_reason(text *t, const az_watch *w, int n_lags, int64_t now)
     }
     put(t, "no sign of life for %lld s in %s: ", (long long)silent, phases[GET(&w->own->phase)]);
     if (first == NULL) {
-        put(t, w->whole ? "all ranks stand still in the same collective ("
-                        : "all ranks of this node wait for ranks of other nodes (");
+        put(t, w->rows[0].call == AZ_CALL_DEVICE ? "all ranks of this node wait for their GPUs ("
+               : w->whole                        ? "all ranks stand still in the same collective ("
+                          : "all ranks of this node wait for ranks of other nodes (");
         put_place(t, &w->rows[0]);
         put(t, ")");
         return;

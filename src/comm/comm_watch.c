@@ -84,6 +84,12 @@ void az_watch_end(az_watch *opt_watch)
     PUT(&opt_watch->own->time, az_watch_now());
 }
 
+void az_watch_wait_device(az_watch *watch, bool waits)
+{
+    PUT(&watch->own->call, waits ? AZ_CALL_DEVICE : AZ_CALL_NONE);
+    PUT(&watch->own->time, az_watch_now());
+}
+
 /* ---- 2. what the watchdog is told ---- */
 
 void az_watch_set_deadline(az_comm *comm, az_phase phase, double seconds)

@@ -40,6 +40,7 @@ typedef enum {
     AZ_CALL_REDUCE_SCATTER,
     AZ_CALL_ALLREDUCE,
     AZ_CALL_GATHER,
+    AZ_CALL_DEVICE, /* no collective: queued work of its GPU, which may wait for other GPUs */
     AZ_N_CALLS
 } az_call;
 
@@ -108,6 +109,8 @@ void az_watch_destroy(az_watch *opt_watch);
 /* Begin and end of a collective: signs of life. opt_watch is NULL while a communicator is made. */
 void az_watch_begin(az_watch *opt_watch, az_call call);
 void az_watch_end(az_watch *opt_watch);
+/* The same for the host's waiting for its GPU, which ranks need not do equally often. */
+void az_watch_wait_device(az_watch *watch, bool waits);
 /* The phase's deadline has passed, or something else than another rank has failed that the main
  * thread cannot go on after (opt_failure says what): write, tell, end the process with the code.
  */

@@ -96,6 +96,9 @@ typedef enum {
     AZ_SYNC_SAVE,   /* a checkpoint, an adapter */
     AZ_N_SYNCS
 } az_sync;
+/* What is called before (true) and after (false) the host waits for a GPU; NULL: nothing. */
+typedef void az_dev_waiting(void *context, bool waits);
+void az_dev_set_waiting(az_dev *dev, az_dev_waiting *opt_waiting, void *context);
 void az_dev_sync_event(az_dev *dev, az_event *event, az_sync why);
 void az_dev_sync(az_dev *dev, az_queue queue, az_sync why);
 /* How often so far, and a word for it. */

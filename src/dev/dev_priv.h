@@ -38,6 +38,8 @@ struct az_dev {
     size_t n_blocks;
     az_dev_fail *fail;
     void *fail_context;
+    az_dev_waiting *waiting;
+    void *waiting_context;
     int64_t syncs[AZ_N_SYNCS];
 };
 

@@ -85,20 +85,41 @@ double az_dev_get_seconds(az_dev *dev, az_event *begin, az_event *end)
     return dev->backend != NULL ? dev->backend->get_seconds(dev->self, begin, end) : 0;
 }
 
+void az_dev_set_waiting(az_dev *dev, az_dev_waiting *opt_waiting, void *context)
+{
+    dev->waiting = opt_waiting;
+    dev->waiting_context = context;
+}
+
+static void begin_waiting(az_dev *dev, az_sync why)
+{
+    dev->syncs[why]++;
+    if (dev->waiting != NULL)
+        dev->waiting(dev->waiting_context, true);
+}
+
+static void end_waiting(az_dev *dev)
+{
+    if (dev->waiting != NULL)
+        dev->waiting(dev->waiting_context, false);
+}
+
 void az_dev_sync_event(az_dev *dev, az_event *event, az_sync why)
 {
     if (dev->backend == NULL)
         return;
-    dev->syncs[why]++;
+    begin_waiting(dev, why);
     dev->backend->sync_event(dev->self, event);
+    end_waiting(dev);
 }
 
 void az_dev_sync(az_dev *dev, az_queue queue, az_sync why)
 {
     if (dev->backend == NULL)
         return;
-    dev->syncs[why]++;
+    begin_waiting(dev, why);
     dev->backend->sync(dev->self, queue);
+    end_waiting(dev);
 }
 
 int64_t az_dev_count_syncs(const az_dev *dev, az_sync why)
