@@ -4,6 +4,7 @@
 program=(./tests/cuemu/fabric_lost)
 tmp=$(mktemp -d) || exit 99
 trap 'rm -rf "$tmp"' EXIT
+unset CUDA_VISIBLE_DEVICES # the tests are told to compute on the CPU
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 UCX_MEM_EVENTS=n
 export ADZE_BACKEND=$PWD/tests/cuemu/adze-cuemu.so
 [ -f "$ADZE_BACKEND" ] || { echo "skipped: the stand-in for CUDA was not built (no C++17 compiler)"; exit 77; }
