@@ -29,13 +29,15 @@ struct az_kern_self {
     void *workspace;
 };
 
-namespace az_cuda {
+namespace az_cuda
+{
 
 /* ---- queueing ---- */
 
 /* Around the launches of one operation: its name goes to the host before, and what a launch says
  * is looked at after. The failure of one ends the job. name: a string literal. */
-class Queued {
+class Queued
+{
   public:
     Queued(az_kern_self *k, const char *name) : kern(k), operation(name)
     {
@@ -130,8 +132,7 @@ template <> __device__ inline __nv_bfloat16 from_f32<__nv_bfloat16>(float x)
 
 /* ---- packs: W neighbours, moved by accesses of 16 bytes where they have so many ---- */
 
-template <class T, int W>
-struct alignas(sizeof(T) * W < 16 ? sizeof(T) * W : 16) Pack {
+template <class T, int W> struct alignas(sizeof(T) * W < 16 ? sizeof(T) * W : 16) Pack {
     T at[W];
 };
 
