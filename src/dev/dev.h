@@ -105,4 +105,17 @@ void az_dev_sync(az_dev *dev, az_queue queue, az_sync why);
 int64_t az_dev_count_syncs(const az_dev *dev, az_sync why);
 const char *az_dev_sync_name(az_sync why);
 
+/* ---- times of operations ---- */
+
+/* From now on the operations of a GPU's compute queue are timed, each by an event before it. Does
+ * nothing on the CPU. */
+az_err az_dev_start_times(az_dev *dev);
+typedef struct {
+    const char *name;
+    double seconds; /* from when it could begin to when the next one could */
+    int64_t n;
+} az_dev_time;
+/* Sums by name over what is done, borrowed; of no length where nothing is timed. */
+const az_dev_time *az_dev_get_times(az_dev *dev, int *out_n);
+
 #endif

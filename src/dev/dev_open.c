@@ -12,6 +12,8 @@ static void note(void *context, az_queue queue, const char *operation)
     const uint32_t i = trail->n_operations++ % AZ_DEV_TRAIL;
     trail->operations[i] = operation;
     trail->at[i] = trail->n_marks;
+    if (queue == AZ_QUEUE_COMPUTE)
+        az_dev_time_operation(dev, operation);
 }
 
 static void fail(void *context, const char *operation, const char *what)
@@ -59,6 +61,7 @@ void az_dev_close(az_dev *opt_dev)
     if (opt_dev == NULL || opt_dev->backend == NULL)
         return;
     AZ_ASSERT(opt_dev->n_blocks == 0);
+    az_dev_end_times(opt_dev);
     opt_dev->backend->close(opt_dev->self);
     az_free(opt_dev->blocks);
     az_free(opt_dev);

@@ -28,6 +28,8 @@ typedef struct {
     const char *category;
 } az_dev_block;
 
+typedef struct az_dev_timing az_dev_timing;
+
 struct az_dev {
     const az_dev_backend *backend; /* NULL: the CPU */
     void *self;
@@ -41,6 +43,7 @@ struct az_dev {
     az_dev_waiting *waiting;
     void *waiting_context;
     int64_t syncs[AZ_N_SYNCS];
+    az_dev_timing *timing; /* NULL: operations are not timed */
 };
 
 /* The backend's table, opened once a process; NULL and why where there is none. */
@@ -48,5 +51,9 @@ const az_dev_backend *az_dev_open_backend(char *out_why, size_t size);
 const void *az_dev_find_table(const char *name);
 /* The text for a failure, with what was queued: appended to out. */
 void az_dev_describe_trail(const az_dev *dev, char *out, size_t size);
+/* From here on the compute queue does an operation (a string literal); nothing if it is not timed.
+ */
+void az_dev_time_operation(az_dev *dev, const char *operation);
+void az_dev_end_times(az_dev *dev);
 
 #endif

@@ -71,8 +71,11 @@ void az_dev_record(az_dev *dev, az_event *event, az_queue queue)
 
 void az_dev_wait(az_dev *dev, az_queue queue, az_event *event)
 {
-    if (dev->backend != NULL)
-        dev->backend->wait(dev->self, queue, event);
+    if (dev->backend == NULL)
+        return;
+    if (queue == AZ_QUEUE_COMPUTE)
+        az_dev_time_operation(dev, "waiting for another queue");
+    dev->backend->wait(dev->self, queue, event);
 }
 
 bool az_dev_is_done(az_dev *dev, az_event *event)
@@ -93,6 +96,7 @@ void az_dev_set_waiting(az_dev *dev, az_dev_waiting *opt_waiting, void *context)
 
 static void begin_waiting(az_dev *dev, az_sync why)
 {
+    az_dev_time_operation(dev, "waiting for the host");
     dev->syncs[why]++;
     if (dev->waiting != NULL)
         dev->waiting(dev->waiting_context, true);

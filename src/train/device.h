@@ -43,6 +43,9 @@ typedef struct {
 void az_device_count_waits(const az_device *device, az_waits *out_waits);
 /* A line, on a GPU: by reason, a step, since they were counted. Local. */
 void az_device_say_waits(const az_device *device, const az_waits *since, int64_t n_steps);
+/* Lines, on a GPU whose operations are timed (az_dev_start_times): by operation, the longest first,
+ * of this rank's GPU. Local. */
+void az_device_say_times(const az_device *device);
 /* "2 x NVIDIA H100 (...)" or "none: why": what this process finds, opening nothing. Local. */
 az_err az_device_list(az_str *out);
 

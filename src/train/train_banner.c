@@ -183,5 +183,6 @@ void az_report_summary(az_report *r, const az_engine *engine, az_pass *pass)
             small += most;
     az_say("          %-18s %s", "smaller ones", az_format_bytes((double)small));
     az_device_say_waits(&engine->device, &r->waits, r->steps);
+    az_device_say_times(&engine->device);
     az_say("allocated %lld times in the step loop after the first step", (long long)r->allocations);
 }

@@ -1,6 +1,7 @@
 /* train/device: what is said of it. */
 #include <config.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -104,6 +105,34 @@ void az_device_say_waits(const az_device *device, const az_waits *since, int64_t
     az_say("host      waited for the GPU so many times a step: %s",
            text.len > 0 ? text.s : "never");
     az_str_fini(&text);
+}
+
+/* The one with the most time after last, in order of the table where they are equal. */
+static int find_next(const az_dev_time *times, int n, int last)
+{
+    int best = -1;
+    for (int i = 0; i < n; i++) {
+        const bool after = last < 0 || times[i].seconds < times[last].seconds ||
+                           (times[i].seconds == times[last].seconds && i > last);
+        if (after && (best < 0 || times[i].seconds > times[best].seconds))
+            best = i;
+    }
+    return best;
+}
+
+void az_device_say_times(const az_device *device)
+{
+    int n;
+    double whole = 0;
+    const az_dev_time *times = az_dev_get_times(device->dev, &n);
+    if (n == 0)
+        return;
+    for (int i = 0; i < n; i++)
+        whole += times[i].seconds;
+    az_say("operations of this rank's GPU, of %s in its compute queue:", az_format_seconds(whole));
+    for (int i = find_next(times, n, -1); i >= 0; i = find_next(times, n, i))
+        az_say("          %-26s %8.3fs  %5.1f %%  %s times", times[i].name, times[i].seconds,
+               100 * times[i].seconds / fmax(whole, 1e-9), az_format_count(times[i].n));
 }
 
 az_err az_device_list(az_str *out)

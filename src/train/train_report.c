@@ -64,9 +64,10 @@ az_err az_report_init(az_report *r, const az_deck *deck, int64_t total_steps,
                                                                          : AZ_SCREEN_LINES;
     az_device_count_waits(&engine->device, &r->waits);
     r->begin = r->last = az_now();
-    if (az_comm_rank(comm) != 0)
-        return AZ_OK;
-    az_err err = AZ_OK;
+    az_err err =
+        az_deck_bool(deck, "run.time_operations") ? az_dev_start_times(engine->device.dev) : AZ_OK;
+    if (err != AZ_OK || az_comm_rank(comm) != 0)
+        return err;
     r->metrics_path = az_path_join(az_deck_string(deck, "output.dir"), "metrics.jsonl");
     if (r->metrics_path == NULL)
         return AZ_EENV;

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "dev/dev.h"
 
@@ -12,6 +13,13 @@ static void gpu_failed(void *context, const char *text)
     (void)context;
     fprintf(stderr, "%s\n", text);
     exit(1);
+}
+
+/* Whether the backend is the one on the stand-in for CUDA; else it is a real GPU's. */
+static inline bool is_stand_in(void)
+{
+    const char *backend = getenv("ADZE_BACKEND");
+    return backend != NULL && strstr(backend, "adze-cuemu.so") != NULL;
 }
 
 /* index: among those that the process sees. */

@@ -42,6 +42,37 @@ static void pass_on(az_dev *dev)
     az_dev_free_host(dev, host);
 }
 
+/* Each operation of the compute queue is timed, and what the queue waits for. */
+static void time_operations(az_dev *dev)
+{
+    enum { N = 100 };
+    int *device, *host, n;
+    az_event *event;
+    CHECK(az_dev_get_times(dev, &n) == NULL && n == 0);
+    CHECK(az_dev_start_times(dev) == AZ_OK);
+    CHECK(az_dev_alloc((void **)&device, dev, 2 * N * sizeof(int), "test") == AZ_OK);
+    CHECK(az_dev_alloc_host((void **)&host, dev, N * sizeof(int), "test") == AZ_OK);
+    CHECK(az_dev_create_event(&event, dev) == AZ_OK);
+    for (int turn = 0; turn < 50; turn++) {
+        az_dev_copy_in(dev, AZ_QUEUE_COPY, device, host, N * sizeof(int)); /* not counted */
+        az_dev_record(dev, event, AZ_QUEUE_COPY);
+        az_dev_wait(dev, AZ_QUEUE_COMPUTE, event);
+        az_dev_copy(dev, AZ_QUEUE_COMPUTE, device + N, device, N * sizeof(int));
+        az_dev_copy(dev, AZ_QUEUE_COMPUTE, device + N, device, N * sizeof(int));
+        az_dev_fill(dev, AZ_QUEUE_COMPUTE, device, 0, N * sizeof(int));
+    }
+    az_dev_sync(dev, AZ_QUEUE_COMPUTE, AZ_SYNC_START);
+    const az_dev_time *times = az_dev_get_times(dev, &n);
+    CHECK(n == 3);
+    for (int i = 0; i < n; i++) {
+        CHECK(times[i].n == (strcmp(times[i].name, "copy") == 0 ? 100 : 50));
+        CHECK(times[i].seconds >= 0 && times[i].seconds < 10);
+    }
+    az_dev_destroy_event(dev, event);
+    az_dev_free(dev, device);
+    az_dev_free_host(dev, host);
+}
+
 int main(void)
 {
     az_dev *dev;
@@ -49,12 +80,13 @@ int main(void)
     int n;
     char why[512] = "";
     CHECK(az_dev_list_gpus(&gpus, &n, why, sizeof why) == AZ_OK);
-    CHECK(n >= 2);
-    CHECK(strcmp(gpus[0].uuid, gpus[1].uuid) != 0);
+    CHECK(n >= (is_stand_in() ? 2 : 1));
+    CHECK(n < 2 || strcmp(gpus[0].uuid, gpus[1].uuid) != 0);
     az_free(gpus);
     pass_on(az_dev_get_cpu());
-    dev = open_gpu(1);
+    dev = open_gpu(n - 1);
     pass_on(dev);
+    time_operations(dev);
     az_dev_close(dev);
     return n_failed != 0;
 }

@@ -79,6 +79,8 @@ static int run(void (*test)(void))
 
 int main(void)
 {
+    if (!is_stand_in())
+        return 77; /* a GPU does not fail when it is asked to */
     CHECK(run(fail) == 0);
     CHECK(run(run_out) == 0);
     return n_failed != 0;
