@@ -24,6 +24,10 @@ static const row rows[] = {
     {"moments", "moments|optimizer", BIT(MOMENTS)},
     {"text", "dataset|schedule|data", BIT(TEXT)},
 };
+/* Of a sum below this nothing is said: the heaviest rank stands for all, and the smallest slices
+ * are of unlike sizes. */
+#define SMALL ((int64_t)1 << 20)
+
 enum { N_ROWS = sizeof rows / sizeof rows[0] };
 
 static bool holds(const char *labels, const char *label)
@@ -71,7 +75,7 @@ static double compare(const az_plan_memory *memory, int64_t writing, bool on_gpu
             az_say("planned   %-12s %12s, %12s are allocated", rows[r].name,
                    az_format_bytes((double)planned), az_format_bytes((double)tracked[r]));
     }
-    const double off = fabs((double)(all - sum)) / (double)az_max_i64(1, sum);
+    const double off = fabs((double)(all - sum)) / (double)az_max_i64(SMALL, sum);
     az_say("planned   %s %s for all that depends on the model and the data, %s are allocated: "
            "%.2f %% off",
            az_format_bytes((double)sum), where, az_format_bytes((double)all), 100 * off);

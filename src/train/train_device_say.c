@@ -24,10 +24,10 @@ static void warn(const az_device *device, int n_ranks)
                 "each task see all GPUs of its node (srun or sbatch --gpus-per-node=N "
                 "--gpu-bind=none, without CUDA_VISIBLE_DEVICES)");
     if (device->n_far > 0)
-        az_warn("%lld pairs of GPUs of a node cannot read each other's memory: what goes between "
+        az_warn("%lld pair%s of GPUs of a node cannot read each other's memory: what goes between "
                 "them goes through the host's memory, at less than half of the speed of direct "
                 "copies (the line \"links\" says what was measured)",
-                (long long)device->n_far / 2);
+                (long long)device->n_far / 2, device->n_far == 2 ? "" : "s");
     if (device->mixed)
         az_warn("the ranks have GPUs of different models: all wait for the slowest, and results "
                 "depend on which rank has which");
