@@ -85,14 +85,14 @@ make -s -j"$(nproc)" adze adze-cuda.so tests/tools/random_model tests/tools/yiel
 export ADZE_BACKEND=$PWD/adze-cuda.so
 [ -n "$gpu" ] || export ADZE_BACKEND=$PWD/tests/cuemu/adze-cuemu.so
 [ -n "$gpu" ] || n_gpus=4
-say "built; $(./adze --version | grep '^GPUs')"
+say "built; $(./adze --version | grep -o 'GPUs: .*')"
 
 # ---- tests: each on as many ranks as it asks for, where there are so many GPUs. What is the stand-in's own is skipped there.
 
 failed=0
 for name in "${tests[@]}"; do
     places=$(awk -v n="$n_gpus" '!/^#/ && NF > 0 && $1 !~ /\// && $1 <= n { print $1, 0 }' "$src/$name")
-    [ -n "$places" ] || { say "skip $name: more ranks than GPUs" && continue; }
+    [ -n "$places" ] || { say "skip $name: it asks for more GPUs, or for several nodes" && continue; }
     echo "$places" >"$scratch/${name##*/}"
     result=pass
     while read -r n _; do
@@ -127,7 +127,7 @@ model: {path: $model}
 data: {files: [$model/data.jsonl], max_length: $T}
 lora: {r: 8, target_modules: all-linear}
 train: {batch_size: $batch, micro_batch_size: 1, max_steps: $steps, lr_scheduler_type: constant, logging_steps: 1}
-output: {dir: $scratch/out, progress: lines}
+output: {dir: $scratch/out, progress: line}
 run: {device: gpu, compute: bf16}
 DECK
 say "model of $(du -h "$model" | tail -n 1 | cut -f 1): $(./adze inspect "$model" 2>/dev/null | head -n 1)"

@@ -25,18 +25,21 @@ static void add(const char *name, int64_t rows, int64_t cols, int64_t pad_rows, 
     if (data == NULL || n == MAX)
         exit(1);
     const float scale = rows == 1 ? 0.1f : sqrtf(3.0f / (float)cols), shift = rows == 1 ? 1 : 0;
-    for (int64_t i = 0; i < rows * cols; i++) {
-        static uint32_t u[4];
-        const int64_t row = i / cols, col = i % cols, to = row * all_cols + col;
-        if (col % 4 == 0)
-            az_philox(u, seed, (uint32_t)(col / 4), (uint32_t)row, (uint32_t)n, 0);
-        const float x = shift + scale * (2 * az_u32_to_unit(u[col % 4]) - 1);
-        if (dtype == AZ_F32)
-            ((float *)data)[to] = x;
-        else if (dtype == AZ_F16)
-            ((az_f16 *)data)[to] = az_f32_to_f16(x);
-        else
-            ((az_bf16 *)data)[to] = az_f32_to_bf16(x);
+#pragma omp parallel for if (rows * cols > 1 << 20)
+    for (int64_t row = 0; row < rows; row++) {
+        uint32_t u[4];
+        for (int64_t col = 0; col < cols; col++) {
+            const int64_t to = row * all_cols + col;
+            if (col % 4 == 0)
+                az_philox(u, seed, (uint32_t)(col / 4), (uint32_t)row, (uint32_t)n, 0);
+            const float x = shift + scale * (2 * az_u32_to_unit(u[col % 4]) - 1);
+            if (dtype == AZ_F32)
+                ((float *)data)[to] = x;
+            else if (dtype == AZ_F16)
+                ((az_f16 *)data)[to] = az_f32_to_f16(x);
+            else
+                ((az_bf16 *)data)[to] = az_f32_to_bf16(x);
+        }
     }
     tensors[n++] = (az_tensor_out){.name = az_strdup(name, "names"),
                                    .dtype = dtype,
