@@ -108,7 +108,8 @@ typedef struct {
 } az_head;
 
 /* For N targets, with gradients of N_back (0: none). opt_first: another head whose scratch this one
- * uses too, so that several micro-batches can have sums of their own at the same time. */
+ * uses too, so that several micro-batches can have sums of their own at the same time.
+ * head->linear_scratch is the caller's: it may be the block's, which is not used at that time. */
 void az_head_carve(az_head *head, az_arena *arena, const az_config *config, int64_t N,
                    int64_t N_back, int64_t rows, const az_head *opt_first, az_numeric numeric);
 /* Take rows[n_targets] of the last layer's output h through the final norm. */

@@ -9,7 +9,7 @@ void az_head_carve(az_head *head, az_arena *arena, const az_config *config, int6
                    int64_t N_back, int64_t rows, const az_head *opt_first, az_numeric numeric)
 {
     const size_t n = (size_t)N, D = (size_t)config->D, act = az_dtype_bytes(numeric.act);
-    *head = (az_head){.N = N, .rows = rows};
+    *head = (az_head){.N = N, .rows = rows, .linear_scratch = head->linear_scratch};
     head->x = az_arena_take(arena, n * D, act);
     head->n = az_arena_take(arena, n * D, act);
     if (N_back > 0)
@@ -20,7 +20,6 @@ void az_head_carve(az_head *head, az_arena *arena, const az_config *config, int6
     if (opt_first != NULL) {
         head->logits = opt_first->logits;
         head->dlogits = opt_first->dlogits;
-        head->linear_scratch = opt_first->linear_scratch;
         return;
     }
     const size_t n_logits = (size_t)(az_kern_head_tokens(numeric) * rows);
@@ -28,7 +27,6 @@ void az_head_carve(az_head *head, az_arena *arena, const az_config *config, int6
     head->dlogits = head->logits;
     if (numeric.act != AZ_F32 && N_back > 0)
         head->dlogits = az_arena_take(arena, n_logits, act);
-    head->linear_scratch = az_arena_take(arena, az_kern_linear_scratch(numeric), 1);
 }
 
 static const az_view no_bias;

@@ -103,7 +103,7 @@ static void carve_heads(az_pass *p)
     const int both = p->most.group < p->back.group ? p->most.group : p->back.group;
     p->heads = az_arena_take(&p->host, (size_t)p->n_heads, sizeof *p->heads);
     for (int s = 0; s < p->n_heads; s++) {
-        az_head head;
+        az_head head = {.linear_scratch = p->work.linear_scratch};
         const size_t before = arena->used;
         const int64_t back = s < p->back.group ? p->back.targets : 0;
         az_head_carve(&head, arena, p->m.config, s < p->most.group ? p->most.targets : back, back,

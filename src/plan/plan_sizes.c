@@ -261,7 +261,7 @@ static void count_activations(az_plan *plan, az_sizes *s)
     const az_plan_input *in = s->in;
     const az_pass_limits *train = &in->work.train, *eval = &in->work.eval;
     az_arena arena = {0};
-    az_head head;
+    az_head head = {0};
     az_plan_fill_levels(s->levels, &plan->choice, in->config->L);
     az_pass_options options = {.forward = *eval, .backward = *train, .opt_levels = s->levels};
     options.backward.group = plan->choice.group;

@@ -24,6 +24,12 @@
 /* Golden: change of the adapter after the training steps, |dW - dW_ref| / |dW_ref|. Adam divides by
  * the root of the second moment, which magnifies rounding where gradients are near zero. */
 #define TOL_GOLDEN_TRAIN 1e-3
+/* The same with activations in bf16: each of some hundred roundings on the way through the layers
+ * and back, half a unit in the last of eight bits, is 2^-9 relative; they add up like a random
+ * walk, and largest where terms cancel. The loss is a mean over many targets. */
+#define TOL_GOLDEN_BF16 0.15
+#define TOL_GOLDEN_LOSS_BF16 5e-3
+#define TOL_GOLDEN_TRAIN_BF16 0.15
 /* Rotary cosines and sines in f32 against double, relative to 1 + angle: the frequency carries four
  * roundings of 6e-8 each, the angle one, the function one. */
 #define TOL_ROPE 4e-7
