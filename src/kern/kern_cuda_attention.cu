@@ -1,16 +1,20 @@
 /* Causal attention with grouped heads, forward and backward, on tensor cores: products of cuBLAS
- * over tiles of queries, one call for all heads, and kernels of ours between them.
+ * over tiles of queries, one call for many heads, and kernels of ours between them.
  *
- * A tile is a constant number of queries of one sequence against the keys that the last of them
- * sees. The H/G heads that share a key head are stacked: their queries lie one below the other in
- * scratch, so that a key head has one product of n H/G rows, and its gradient is one sum. Keys and
- * values are read where they lie. Short sequences are taken together: their queries and keys are
- * copied side by side, padded with zeros to the longest of them, and go as one batch.
+ * A tile is some queries of one sequence against the keys that the last of them sees. The H/G heads
+ * that share a key head are stacked: their queries lie one below the other in scratch, so that a
+ * key head has one product of n H/G rows, and its gradient is one sum. What lies right as it came
+ * is read in place: keys and values always, queries where heads are not grouped, or all one group.
+ * Short sequences are taken together: their queries and keys are copied side by side, padded with
+ * zeros to the longest of them, and go as one batch.
+ *
+ * Scratch has room for TILE queries of all heads. The tiles of a long sequence are taller and have
+ * fewer key heads: an eighth of it, so that keys are read, and dk and dv added to, a few times
+ * only, while not much is computed that the causal mask hides.
  *
  * Scores are f32; probabilities and the gradients of scores are of the activations' type, as the
- * tensor cores want them. A row of scores is a warp's, which keeps none of it, so that it may have
- * any length. dk and dv of a sequence of several tiles are summed in f32, beginning with the last
- * tile, which sees all keys.
+ * tensor cores want them. dk and dv of a sequence of several tiles are summed in f32, beginning
+ * with the last tile, which sees all keys.
  *
  * Contents: batches, stacking, rows of scores, products, entries. */
 #include "kern/kern_cuda_gemm.h"
@@ -30,16 +34,16 @@ struct Tile {
 /* A sequence that is taken together with others has rows of 8 keys at least. */
 constexpr int MOST_TILES = AZ_CUDA_TOGETHER / 8;
 
-/* Tiles that go as one, each padded to n queries and keys keys. ld: of their scores. */
+/* Tiles that go as one, each padded to n queries and keys keys, for key heads g0 to g0 + groups.
+ * ld: of their scores. */
 struct Batch {
-    int count, n, keys, ld;
+    int count, n, keys, ld, g0, groups;
     Tile tiles[MOST_TILES];
 };
 
-Tile tile_at(const az_seq &seq, int64_t q0)
+Tile tile_at(const az_seq &seq, int64_t q0, int64_t rows)
 {
-    const int64_t n = az_min_i64(AZ_CUDA_TILE, seq.q_len - q0),
-                  seen = seq.k_len - seq.q_len + q0 + 1;
+    const int64_t n = az_min_i64(rows, seq.q_len - q0), seen = seq.k_len - seq.q_len + q0 + 1;
     return {seq.q_row + q0, seq.k_row, (int)n, (int)(seen + n - 1), (int)seen};
 }
 
@@ -60,14 +64,36 @@ bool has_room(const Batch &b, const az_seq &seq)
 
 /* Fill b with tiles of the first of n sequences that can be taken together, and return how many
  * these are. At least one is, with all or, if it is long, none of its tiles. */
-int take_together(Batch *b, const az_seq *seqs, int n)
+int take_together(Batch *b, const az_seq *seqs, int n, int G)
 {
     int i = 0;
-    b->count = b->n = b->keys = b->ld = 0;
+    b->count = b->n = b->keys = b->ld = b->g0 = 0;
+    b->groups = G;
     for (; i < n && (seqs[i].q_len == 0 || has_room(*b, seqs[i])); i++)
         if (seqs[i].q_len > 0)
-            add_tile(b, tile_at(seqs[i], 0));
+            add_tile(b, tile_at(seqs[i], 0, AZ_CUDA_TILE));
     return i > 0 ? i : 1;
+}
+
+/* How a sequence that goes by itself is cut: rows of a tile, key heads of a batch. */
+struct Cut {
+    int64_t rows;
+    int groups;
+};
+
+Cut cut_of(const az_seq &seq, int G)
+{
+    const int64_t tall = az_min_i64(az_max_i64(seq.q_len / (8 * AZ_CUDA_TILE), 1),
+                                    az_min_i64(G, 8));
+    return {AZ_CUDA_TILE * tall, (int)(G / tall)};
+}
+
+void take_tile(Batch *b, const az_seq &seq, int64_t q0, int g0, const Cut &cut, int G)
+{
+    b->count = b->n = b->keys = 0;
+    b->g0 = g0;
+    b->groups = (int)az_min_i64(cut.groups, G - g0);
+    add_tile(b, tile_at(seq, q0, cut.rows));
 }
 
 /* ---- stacking ---- */
@@ -79,23 +105,23 @@ template <class V> struct Arrays {
     V *lying[2], *stacked[2];
 };
 
-/* stacked[tile, g, i, head, :] = lying[row + i, g, head, :] for the groups * heads heads of width
- * elements; with BACK the other way round. What pads a tile becomes 0. */
+/* stacked[tile, g, i, head, :] = lying[row + i, g0 + g, head, :], rows of G key heads, heads of
+ * width elements; with BACK the other way round. What pads a tile becomes 0. */
 template <class V, bool BACK>
 __global__ void __launch_bounds__(BLOCK)
     stack_rows(const __grid_constant__ Arrays<V> arrays, const __grid_constant__ Batch b,
-               Side side, int groups, int heads, int width)
+               Side side, int G, int heads, int width)
 {
     const unsigned i = (unsigned)flat_index(), n = side == QUERIES ? b.n : b.keys;
-    const unsigned row = i / width / heads, head = i / width % heads, g = row / n % groups;
-    if (row >= b.count * groups * n)
+    const unsigned row = i / width / heads, head = i / width % heads, g = row / n % b.groups;
+    if (row >= b.count * b.groups * n)
         return;
-    const Tile &tile = b.tiles[row / n / groups];
+    const Tile &tile = b.tiles[row / n / b.groups];
     const int at = (int)(row % n), length = side == QUERIES ? tile.n : tile.keys;
     const int64_t first = side == QUERIES ? tile.q_row : tile.k_row;
     V *const stacked = arrays.stacked[blockIdx.y] + i,
       *const lying = arrays.lying[blockIdx.y] +
-                     (((first + at) * groups + g) * heads + head) * width + i % width;
+                     (((first + at) * G + b.g0 + g) * heads + head) * width + i % width;
     if (!BACK)
         *stacked = at < length ? *lying : V{};
     else if (at < length)
@@ -118,49 +144,53 @@ struct Row {
 
 __device__ inline Row row_at(unsigned w, const Batch &b, const Heads &s)
 {
-    const unsigned heads = s.H / s.G, n = b.n, G = s.G, head = w % heads, g = w / heads / n % G;
+    const unsigned heads = s.H / s.G, n = b.n, head = w % heads, g = w / heads / n % b.groups;
     const int i = (int)(w / heads % n);
-    const Tile &tile = b.tiles[w / heads / n / G];
-    return {(tile.q_row + i) * s.H + g * heads + head, i < tile.n ? tile.seen + i : 0};
+    const Tile &tile = b.tiles[w / heads / n / b.groups];
+    return {(tile.q_row + i) * s.H + (b.g0 + g) * heads + head, i < tile.n ? tile.seen + i : 0};
 }
 
 constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 /* Elements that a lane takes at a time. */
 constexpr int W = 8;
 
-__device__ inline float sum_of_warp(float x)
-{
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2)
-        x += __shfl_xor_sync(0xffffffffu, x, step);
-    return x;
-}
+struct Largest {
+    __device__ float operator()(float a, float b) const
+    {
+        return fmaxf(a, b);
+    }
+};
 
-__device__ inline float largest_of_warp(float x)
+/* What combine makes of the x of the WARPS warps that share a row: one, or all of the block. */
+template <int WARPS, class C> __device__ inline float reduce_row(float x, float *shared, C combine)
 {
+    if constexpr (WARPS > 1)
+        return reduce_block(x, shared, combine);
 #pragma unroll
     for (int step = 16; step > 0; step /= 2)
-        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
+        x = combine(x, __shfl_xor_sync(0xffffffffu, x, step));
     return x;
 }
 
 /* p = softmax of the scaled scores over the keys that are seen, 0 behind them; lse   (numerics, eq.
- * 12). A lane's sum is kept for its own largest score until the row is read. Powers of 2: what the
- * scores are scaled with has log2(e) in it. */
-template <class T>
+ * 12). A row is read twice, the second time from a cache, if not too many are under way: a long one
+ * has a block, a short one a warp. A thread's sum is kept for its own largest score. Powers of 2:
+ * what scores are scaled with has log2(e) in it. */
+template <class T, int WARPS>
 __global__ void __launch_bounds__(BLOCK)
     softmax(T *__restrict__ p, float *__restrict__ lse, const float *__restrict__ scores,
             const __grid_constant__ Batch b, Heads s)
 {
-    const int64_t w = ((int64_t)blockIdx.x * BLOCK + threadIdx.x) / 32;
-    const int lane = threadIdx.x % 32;
-    if (w >= (int64_t)b.count * b.n * s.H)
+    __shared__ float shared[BLOCK / 32];
+    const int64_t w = ((int64_t)blockIdx.x * BLOCK + threadIdx.x) / (32 * WARPS);
+    const int lane = threadIdx.x % (32 * WARPS);
+    if (w >= (int64_t)b.count * b.groups * b.n * (s.H / s.G))
         return;
     const Row row = row_at((unsigned)w, b, s);
     const float unit = s.scale * LOG2_E;
     const float *x = scores + w * b.ld;
     float top = -INFINITY, sum = 0;
-    for (int j = lane * W; j < row.seen; j += 32 * W) {
+    for (int j = lane * W; j < row.seen; j += 32 * WARPS * W) {
         Pack<float, W> v = load_f32<W>(x + j);
         float largest = -INFINITY;
 #pragma unroll
@@ -176,10 +206,10 @@ __global__ void __launch_bounds__(BLOCK)
         for (int e = 0; e < W; e++)
             sum += exp2f((v.at[e] - top) * unit);
     }
-    const float row_top = largest_of_warp(top);
-    sum = sum_of_warp(sum * exp2f((top - row_top) * unit));
+    const float row_top = reduce_row<WARPS>(top, shared, Largest());
+    sum = reduce_row<WARPS>(sum * exp2f((top - row_top) * unit), shared, Sum());
     const float factor = 1.0f / sum;
-    for (int j = lane * W; j < b.ld; j += 32 * W) {
+    for (int j = lane * W; j < b.ld; j += 32 * WARPS * W) {
         Pack<float, W> v = {};
         if (j < row.seen)
             v = load_f32<W>(x + j);
@@ -193,7 +223,7 @@ __global__ void __launch_bounds__(BLOCK)
 }
 
 /* p = exp(score - lse); ds = p (dp - sum of dout out) scale   (numerics, eq. 14). dscores holds dp.
- * dout is stacked, out lies as it came. */
+ * A row has a warp. */
 template <class T>
 __global__ void __launch_bounds__(BLOCK)
     softmax_backward(T *__restrict__ p, T *__restrict__ ds, const float *__restrict__ scores,
@@ -203,16 +233,16 @@ __global__ void __launch_bounds__(BLOCK)
 {
     const int64_t w = ((int64_t)blockIdx.x * BLOCK + threadIdx.x) / 32;
     const int lane = threadIdx.x % 32;
-    if (w >= (int64_t)b.count * b.n * s.H)
+    if (w >= (int64_t)b.count * b.groups * b.n * (s.H / s.G))
         return;
     const Row row = row_at((unsigned)w, b, s);
     float delta = 0, shift = 0;
     if (row.seen > 0) {
         shift = lse[row.q_row];
         for (int d = lane; d < s.K; d += 32)
-            delta += to_f32(dout[w * s.K + d]) * to_f32(out[row.q_row * s.K + d]);
+            delta += to_f32(dout[row.q_row * s.K + d]) * to_f32(out[row.q_row * s.K + d]);
     }
-    delta = sum_of_warp(delta);
+    delta = reduce_row<1>(delta, nullptr, Sum());
     for (int j = lane * W; j < b.ld; j += 32 * W) {
         Pack<float, W> x = {}, y = {};
         if (j < row.seen) {
@@ -266,7 +296,7 @@ void queue_stack(const Call<T> &c, const Batch &b, Side side, const T *const lyi
 {
     const int heads = side == QUERIES ? c.heads : 1,
               width = (int)(c.s.K * sizeof(T) / sizeof(V));
-    const size_t n = (size_t)b.count * (side == QUERIES ? b.n : b.keys) * c.s.G * heads * width;
+    const size_t n = (size_t)b.count * (side == QUERIES ? b.n : b.keys) * b.groups * heads * width;
     Arrays<V> arrays = {};
     for (int i = 0; i < n_arrays; i++) {
         arrays.lying[i] = reinterpret_cast<V *>(const_cast<T *>(lying[i]));
@@ -296,11 +326,24 @@ template <class T> Matrix stacked(const Call<T> &c, const Batch &b, Side side, c
     return {x, c.s.K, (int64_t)(side == QUERIES ? b.n * c.heads : b.keys) * c.s.K};
 }
 
-/* The keys' rows of a batch of one tile where they lie. */
-template <class T> Matrix lying(const Call<T> &c, const Batch &b, const void *x)
+/* The rows of a batch of one tile where they lie: of keys, or of queries where heads are not
+ * grouped, or all one group. */
+template <class T> Matrix lying(const Call<T> &c, const Batch &b, Side side, const T *x)
 {
-    const int64_t row = (int64_t)c.s.G * c.s.K;
-    return {static_cast<const T *>(x) + b.tiles[0].k_row * row, row, c.s.K};
+    const int64_t first = side == QUERIES ? b.tiles[0].q_row * c.s.H : b.tiles[0].k_row * c.s.G;
+    return {x + (first + b.g0) * c.s.K, (int64_t)c.s.G * c.s.K, c.s.K};
+}
+
+template <class T> bool lies_right(const Call<T> &c, const Batch &b)
+{
+    return b.count == 1 && (c.heads == 1 || c.s.G == 1);
+}
+
+/* Where the products read queries, and put what they make for queries. */
+template <class T>
+Matrix queries_of(const Call<T> &c, const Batch &b, const T *x, const T *in_stack)
+{
+    return lies_right(c, b) ? lying(c, b, QUERIES, x) : stacked(c, b, QUERIES, in_stack);
 }
 
 template <class T> Matrix rows_of(const Call<T> &c, const Batch &b, const void *scores)
@@ -308,9 +351,10 @@ template <class T> Matrix rows_of(const Call<T> &c, const Batch &b, const void *
     return {scores, b.ld, (int64_t)b.n * c.heads * b.ld};
 }
 
-unsigned row_blocks(const Batch &b, const Heads &s)
+/* Threads for all rows of scores, 32 * warps each. */
+template <class T> unsigned row_blocks(const Call<T> &c, const Batch &b, int warps)
 {
-    return flat_blocks((size_t)b.count * b.n * s.H * 32);
+    return flat_blocks((size_t)b.count * b.groups * b.n * c.heads * 32 * warps);
 }
 
 /* C[n H/G, keys] = A[n H/G, K] B[keys, K]' for each tile and key head. */
@@ -318,7 +362,7 @@ template <class T> void score(const Call<T> &c, const Batch &b, Matrix A, Matrix
 {
     multiply<T>(*c.queued, c.k,
                 {(int64_t)b.n * c.heads, b.keys, c.s.K, false, true, 1.0f, A, B, 0.0f,
-                 rows_of(c, b, C), true, b.count * c.s.G});
+                 rows_of(c, b, C), true, b.count * b.groups});
 }
 
 /* C[n H/G, K] = P[n H/G, keys] B[keys, K] */
@@ -326,29 +370,44 @@ template <class T> void combine(const Call<T> &c, const Batch &b, const T *P, Ma
 {
     multiply<T>(*c.queued, c.k,
                 {(int64_t)b.n * c.heads, c.s.K, b.keys, false, false, 1.0f, rows_of(c, b, P), B,
-                 0.0f, C, false, b.count * c.s.G});
+                 0.0f, C, false, b.count * b.groups});
 }
 
 /* C[keys, K] (+)= P[n H/G, keys]' B[n H/G, K] */
 template <class T>
-void collect(const Call<T> &c, const Batch &b, const T *P, const T *B, Matrix C, bool c_f32,
+void collect(const Call<T> &c, const Batch &b, const T *P, Matrix B, Matrix C, bool c_f32,
              bool add)
 {
     multiply<T>(*c.queued, c.k,
-                {b.keys, c.s.K, (int64_t)b.n * c.heads, true, false, 1.0f, rows_of(c, b, P),
-                 stacked(c, b, QUERIES, B), add ? 1.0f : 0.0f, C, c_f32, b.count * c.s.G});
+                {b.keys, c.s.K, (int64_t)b.n * c.heads, true, false, 1.0f, rows_of(c, b, P), B,
+                 add ? 1.0f : 0.0f, C, c_f32, b.count * b.groups});
 }
 
 /* ---- entries ---- */
 
+/* Rows longer than this have a block each: those of a GPU's warps would not stay in its cache. */
+constexpr int LONG_ROW = 1024;
+
+template <class T> void queue_softmax(const Call<T> &c, const Batch &b, float *lse)
+{
+    if (b.ld > LONG_ROW)
+        softmax<T, BLOCK / 32><<<row_blocks(c, b, BLOCK / 32), BLOCK, 0, c.k->stream>>>(
+            c.p, lse, c.scores, b, c.s);
+    else
+        softmax<T, 1><<<row_blocks(c, b, 1), BLOCK, 0, c.k->stream>>>(c.p, lse, c.scores, b, c.s);
+}
+
 template <class T>
 void forward(const Call<T> &c, const Batch &b, T *out, float *lse, const T *q, Matrix key, Matrix v)
 {
-    move_rows<false, T>(c, b, QUERIES, q, c.q, nullptr, nullptr);
-    score(c, b, stacked(c, b, QUERIES, c.q), key, c.scores);
-    softmax<T><<<row_blocks(b, c.s), BLOCK, 0, c.k->stream>>>(c.p, lse, c.scores, b, c.s);
-    combine(c, b, c.p, v, stacked(c, b, QUERIES, c.y));
-    move_rows<true, T>(c, b, QUERIES, out, c.y, nullptr, nullptr);
+    const bool stack = !lies_right(c, b);
+    if (stack)
+        move_rows<false, T>(c, b, QUERIES, q, c.q, nullptr, nullptr);
+    score(c, b, queries_of(c, b, q, c.q), key, c.scores);
+    queue_softmax(c, b, lse);
+    combine(c, b, c.p, v, queries_of<T>(c, b, out, c.y));
+    if (stack)
+        move_rows<true, T>(c, b, QUERIES, out, c.y, nullptr, nullptr);
 }
 
 /* Where a tile's part of dk and dv goes. */
@@ -361,39 +420,54 @@ template <class T>
 void backward(const Call<T> &c, const Batch &b, T *dq, const Sums &to, const T *dout, const T *out,
               const float *lse, const T *q, Matrix key, Matrix v)
 {
-    move_rows<false, T>(c, b, QUERIES, q, c.q, dout, c.dout);
-    score(c, b, stacked(c, b, QUERIES, c.q), key, c.scores);
-    score(c, b, stacked(c, b, QUERIES, c.dout), v, c.dscores);
-    softmax_backward<T><<<row_blocks(b, c.s), BLOCK, 0, c.k->stream>>>(
-        c.p, c.ds, c.scores, c.dscores, lse, c.dout, out, b, c.s);
-    collect(c, b, c.p, c.dout, to.dv, to.f32, to.add);
-    collect(c, b, c.ds, c.q, to.dk, to.f32, to.add);
-    combine(c, b, c.ds, key, stacked(c, b, QUERIES, c.y));
-    move_rows<true, T>(c, b, QUERIES, dq, c.y, nullptr, nullptr);
+    const bool stack = !lies_right(c, b);
+    const Matrix q_rows = queries_of(c, b, q, c.q), dout_rows = queries_of(c, b, dout, c.dout);
+    if (stack)
+        move_rows<false, T>(c, b, QUERIES, q, c.q, dout, c.dout);
+    score(c, b, q_rows, key, c.scores);
+    score(c, b, dout_rows, v, c.dscores);
+    softmax_backward<T><<<row_blocks(c, b, 1), BLOCK, 0, c.k->stream>>>(
+        c.p, c.ds, c.scores, c.dscores, lse, dout, out, b, c.s);
+    collect(c, b, c.p, dout_rows, to.dv, to.f32, to.add);
+    collect(c, b, c.ds, q_rows, to.dk, to.f32, to.add);
+    combine(c, b, c.ds, key, queries_of<T>(c, b, dq, c.y));
+    if (stack)
+        move_rows<true, T>(c, b, QUERIES, dq, c.y, nullptr, nullptr);
 }
 
-int64_t last_tile(const az_seq &seq)
+template <class T>
+void forward_sequence(const Call<T> &c, const az_seq &seq, T *out, float *lse, const T *q,
+                      const T *key, const T *v)
 {
-    return (seq.q_len - 1) / AZ_CUDA_TILE * AZ_CUDA_TILE;
+    const Cut cut = cut_of(seq, c.s.G);
+    Batch b;
+    for (int g0 = 0; g0 < c.s.G; g0 += cut.groups)
+        for (int64_t q0 = 0; q0 < seq.q_len; q0 += cut.rows) {
+            take_tile(&b, seq, q0, g0, cut, c.s.G);
+            forward(c, b, out, lse, q, lying(c, b, KEYS, key), lying(c, b, KEYS, v));
+        }
 }
 
-/* All tiles of one sequence. The sums are dk and dv themselves where they are f32. */
+/* Sums are dk and dv themselves where these are f32, or there is one tile. */
 template <class T>
 void backward_sequence(const Call<T> &c, const az_seq &seq, T *dq, T *dk, T *dv, const T *dout,
                        const T *out, const float *lse, const T *q, const T *key, const T *v)
 {
-    const int64_t row = (int64_t)c.s.G * c.s.K, last = last_tile(seq);
+    const Cut cut = cut_of(seq, c.s.G);
+    const int64_t row = (int64_t)c.s.G * c.s.K, last = (seq.q_len - 1) / cut.rows * cut.rows;
     const bool apart = last > 0 && sizeof(T) != sizeof(float);
-    for (int64_t q0 = last; q0 >= 0; q0 -= AZ_CUDA_TILE) {
-        Batch b = {};
-        add_tile(&b, tile_at(seq, q0));
-        Sums to = {lying(c, b, dk), lying(c, b, dv), apart, q0 < last};
-        if (apart) {
-            to.dk.data = c.dk_sum;
-            to.dv.data = c.dv_sum;
+    Batch b;
+    for (int g0 = 0; g0 < c.s.G; g0 += cut.groups)
+        for (int64_t q0 = last; q0 >= 0; q0 -= cut.rows) {
+            take_tile(&b, seq, q0, g0, cut, c.s.G);
+            Sums to = {lying<T>(c, b, KEYS, dk), lying<T>(c, b, KEYS, dv), apart, q0 < last};
+            if (apart) {
+                to.dk.data = c.dk_sum + g0 * c.s.K;
+                to.dv.data = c.dv_sum + g0 * c.s.K;
+            }
+            backward(c, b, dq, to, dout, out, lse, q, lying(c, b, KEYS, key),
+                     lying(c, b, KEYS, v));
         }
-        backward(c, b, dq, to, dout, out, lse, q, lying(c, b, key), lying(c, b, v));
-    }
     if (apart) {
         narrow<T>(c.k, dk + seq.k_row * row, c.dk_sum, (size_t)(seq.k_len * row));
         narrow<T>(c.k, dv + seq.k_row * row, c.dv_sum, (size_t)(seq.k_len * row));
@@ -436,18 +510,14 @@ void attention_forward(az_kern_self *k, void *out_, float *lse, const void *q_, 
             *v = static_cast<const T *>(v_);
     Batch b;
     for (int i = 0, n; i < n_seqs; i += n) {
-        n = take_together(&b, seqs + i, n_seqs - i);
+        n = take_together(&b, seqs + i, n_seqs - i, G);
         if (b.count > 1) {
             move_rows<false, T>(c, b, KEYS, key, c.key, v, c.v);
             forward(c, b, out, lse, q, stacked(c, b, KEYS, c.key), stacked(c, b, KEYS, c.v));
             continue;
         }
         for (int j = i; j < i + n; j++)
-            for (int64_t q0 = 0; q0 < seqs[j].q_len; q0 += AZ_CUDA_TILE) {
-                Batch one = {};
-                add_tile(&one, tile_at(seqs[j], q0));
-                forward(c, one, out, lse, q, lying(c, one, key), lying(c, one, v));
-            }
+            forward_sequence(c, seqs[j], out, lse, q, key, v);
     }
 }
 
@@ -468,7 +538,7 @@ void attention_backward(az_kern_self *k, void *dq_, void *dk_, void *dv_, const 
     for (int i = 0; i < n_seqs; i++)
         clear_keys(c, seqs[i], dk, dv);
     for (int i = 0, n; i < n_seqs; i += n) {
-        n = take_together(&b, seqs + i, n_seqs - i);
+        n = take_together(&b, seqs + i, n_seqs - i, G);
         if (b.count > 1) {
             backward_together(c, b, dq, dk, dv, dout, out, lse, q, key, v);
             continue;
@@ -482,7 +552,8 @@ void attention_backward(az_kern_self *k, void *dq_, void *dk_, void *dv_, const 
 template <class T> cudaError_t load_attention()
 {
     return load_kernel(stack_rows<uint4, false>, stack_rows<uint4, true>, stack_rows<T, false>,
-                       stack_rows<T, true>, softmax<T>, softmax_backward<T>);
+                       stack_rows<T, true>, softmax<T, 1>,
+                       softmax<T, BLOCK / 32>, softmax_backward<T>);
 }
 
 #define INSTANTIATE(T)                                                                             \
