@@ -164,12 +164,14 @@ struct Largest {
 /* What combine makes of the x of the WARPS warps that share a row: one, or all of the block. */
 template <int WARPS, class C> __device__ inline float reduce_row(float x, float *shared, C combine)
 {
-    if constexpr (WARPS > 1)
+    if constexpr (WARPS > 1) {
         return reduce_block(x, shared, combine);
+    } else {
 #pragma unroll
-    for (int step = 16; step > 0; step /= 2)
-        x = combine(x, __shfl_xor_sync(0xffffffffu, x, step));
-    return x;
+        for (int step = 16; step > 0; step /= 2)
+            x = combine(x, __shfl_xor_sync(0xffffffffu, x, step));
+        return x;
+    }
 }
 
 /* p = softmax of the scaled scores over the keys that are seen, 0 behind them; lse   (numerics, eq.
