@@ -67,6 +67,7 @@ CUstream_st *legacy_stream;
 std::map<const void *, int> max_shared;
 cudaError_t last_error = cudaSuccess;
 cudaError_t sticky = cudaSuccess; /* once an operation has failed: what every call returns */
+char stopped;                     /* token: after a failure the device does nothing any more */
 uint64_t fails_at, operations;    /* CUEMU_FAIL: the n-th operation, counted from 1 */
 Rng rng;
 /* The policy depends on the seed only, hence is the same on all ranks. */
@@ -233,7 +234,7 @@ void init()
 
 cudaError_t fail(cudaError_t e)
 {
-    return last_error = sticky ? sticky : e;
+    return last_error = status() ? sticky : e;
 }
 
 CUstream_st *resolve(cudaStream_t s)
@@ -378,8 +379,10 @@ bool progress()
         while (!(over = op->step()) && now() < end)
             sched_yield();
     }
-    if (over)
+    if (over) {
         hb_release(op->finished.get());
+        hb_release(&stopped);
+    }
 #ifdef CUEMU_TSAN
     __tsan_func_exit();
     __tsan_switch_to_fiber(here, 1);
@@ -473,6 +476,8 @@ uint64_t seed()
 
 cudaError_t status()
 {
+    if (sticky)
+        hb_acquire(&stopped);
     return sticky;
 }
 
@@ -823,7 +828,7 @@ cudaError_t cudaGetLastError(void)
 {
     Lock l;
     cudaError_t e = last_error;
-    last_error = sticky; /* such a one stays */
+    last_error = status(); /* such a one stays */
     return e;
 }
 cudaError_t cudaPeekAtLastError(void)
