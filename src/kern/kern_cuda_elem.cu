@@ -274,7 +274,8 @@ template <class T> cudaError_t load_elem()
 }
 
 #define INSTANTIATE(T)                                                                             \
-    template void silu_gate_forward<T>(az_kern_self *, void *, const void *, const void *, size_t); \
+    template void silu_gate_forward<T>(az_kern_self *, void *, const void *, const void *,         \
+                                       size_t);                                                    \
     template void silu_gate_backward<T>(az_kern_self *, void *, void *, const void *,              \
                                         const void *, const void *, size_t);                       \
     template void add<T>(az_kern_self *, void *, const void *, size_t);                            \

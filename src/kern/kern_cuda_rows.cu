@@ -98,8 +98,9 @@ __global__ void __launch_bounds__(BLOCK)
     for (int i = threadIdx.x; i < heads * packs; i += blockDim.x) {
         const int head = i / packs, j0 = i % packs * W;
         T *low = x + (n * heads + head) * K + j0, *high = low + half;
-        const Pack<float, W> a = load_f32<W>(low), b = load_f32<W>(high),
-                             cosine = load_f32<W>(angle + j0), sine = load_f32<W>(angle + half + j0);
+        const Pack<float, W> a = load_f32<W>(low), b = load_f32<W>(high);
+        const Pack<float, W> cosine = load_f32<W>(angle + j0);
+        const Pack<float, W> sine = load_f32<W>(angle + half + j0);
         Pack<float, W> to_low, to_high;
 #pragma unroll
         for (int j = 0; j < W; j++) {

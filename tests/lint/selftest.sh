@@ -52,7 +52,8 @@ X
     echo '| `lora.r` | an integer |' >"$dir/t/doc/inputs.md"
     printf '/* main. */\n#include <config.h>\n\nint main(void)\n{\n    exit(0);\n}\n' >"$dir/t/src/main.c"
     echo 'S = src/base/mem.c src/store/json.c src/deck/deck_table.c src/main.c src/comm/new.c src/train/new.c src/base/new.c' \
-        'src/store/new.c src/other/new.c src/deck/new.h tests/unit/new.c' >"$dir/t/src/module.am"
+        'src/store/new.c src/other/new.c src/deck/new.h tests/unit/new.c src/dev/new.cu src/comm/new.cu src/train/new.cu' \
+        'src/store/new.cu src/kern/new.cu src/kern/new.c tests/unit/new.cu' >"$dir/t/src/module.am"
 }
 
 # expect FILE:LINE RULE: the tree has this fault and no other
@@ -122,6 +123,26 @@ printf '/* New. */\n#include <stdio.h>\n#include <config.h>\n' | bad tests/unit/
 { printf '/* New. Length: it must. */\n#include <config.h>\n'; yes 'int x;' | head -999; } | bad src/train/new.c 1001 length
 { printf '/* New. */\n#include <config.h>\n/* Length: not in the head. */\n'; yes 'int x;' | head -700; } |
     bad src/train/new.c 703 length
+for pair in dev:nccl.h dev:cublas_v2.h comm:cublas_v2.h train:cuda_runtime.h store:cuda_runtime.h dev:cuda_bf16.h dev:cuda.h; do
+    printf '/* New. */\n\n#include <%s>\n' "${pair##*:}" | bad "src/${pair%%:*}/new.cu" 3 fence
+done
+line src/kern/new.c fence '#include <cuda_runtime.h>' # in a .cu file only
+line src/train/new.c fence 'int x = cudaMalloc(p, 1);'
+printf '/* New. */\n\nint x = ncclGetVersion(p);\n' | bad src/dev/new.cu 3 fence
+printf '/* New. */\n\nint x = cublasCreate(p);\n' | bad src/dev/new.cu 3 fence
+printf '/* New. */\n\nvoid *x = malloc(1);\n' | bad src/dev/new.cu 3 alloc
+for text in '#ifdef CUEMU' '// cuemu' '#if __CUDA_ARCH__ >= 900' '#line 7' '#ifdef __NVCC__' '#ifdef __CUDACC__'; do
+    printf '/* New. */\n%s\n' "$text" | bad src/kern/new.cu 2 stand-in
+done
+printf '/* New. */\nint x; // %0100d\n' 7 | bad src/kern/new.cu 2 format
+printf '/* New. */\nint x; \n' | bad src/kern/new.cu 2 format
+printf '/* New. */\n\tint x;\n' | bad tests/unit/new.cu 2 format
+{ printf '/* New. */\n'; yes 'int x;' | head -600; } | bad src/kern/new.cu 601 length
+bad src/kern/unlisted.cu 1 listed <<<'/* New. */'
+for word in 'TO''DO: later' '../sha''red/x'; do
+    printf '/* New. */\n\n/* %s */\n' "$word" | bad src/kern/new.cu 3 words
+    printf '/* New. */\n\n/* %s */\n' "$word" | bad tests/cuemu/new.cxx 3 words
+done
 bad src/train/unlisted.c 1 listed <<<'#include <config.h>'
 for word in 'TO''DO: later' 'FIX''ME' '../sha''red/x'; do
     line src/train/new.c words "/* $word */"

@@ -1,5 +1,5 @@
 # Rules of single source lines: order of modules, private headers, fences, allocation, ends of the
-# program, config.h first, length. Called by lint.sh with the files as arguments; root is cut off
+# program, config.h first, length; in CUDA sources also what keeps them the same for the tests. Called by lint.sh with the files as arguments; root is cut off
 # their names. Prints FILE:LINE: RULE: what.
 
 BEGIN {
@@ -9,14 +9,16 @@ BEGIN {
     top = n + 1
     # foreign header -> the modules that may include it
     fence["mpi.h"] = "comm"
-    fence["nccl.h"] = "comm"
-    fence["cuda_runtime.h"] = "dev kern"
-    fence["cuda.h"] = "dev"
+    # CUDA's, in .cu files and the headers that these include
+    cuda["cuda_runtime.h"] = fence["cuda_runtime.h"] = "dev comm kern"
+    cuda["cuda_bf16.h"] = fence["cuda_bf16.h"] = "kern"
+    cuda["cublas_v2.h"] = fence["cublas_v2.h"] = "kern"
+    cuda["nccl.h"] = fence["nccl.h"] = "comm"
+    fence["cuda.h"] = "nobody: the driver's library would be needed to start"
     fence["hdf5.h"] = "store"
     fence["jansson.h"] = "store"
     fence["cblas.h"] = "kern"
     fence["openblas_config.h"] = "kern"
-    fence["cublas_v2.h"] = "kern"
     fence["dnnl.h"] = "kern"
     fence["yaml.h"] = "deck"
     fence["pcre2.h"] = "text"
@@ -26,6 +28,9 @@ BEGIN {
     # prefix of a foreign function -> likewise
     prefix["MPI_"] = "comm"
     prefix["cblas_"] = "kern"
+    prefix["cuda[A-Z]"] = "dev comm kern"
+    prefix["cublas[A-Z]"] = "kern"
+    prefix["nccl[A-Z]"] = "comm"
     prefix["openblas_"] = "kern"
     prefix["yaml_"] = "deck"
     prefix["pcre2_"] = "text"
@@ -98,6 +103,19 @@ FNR == 1 {
         past_head = 1
 }
 
+# What the tests run on the stand-in for CUDA is what nvcc compiles.
+name ~ /^src\// && /CUEMU|cuemu|__CUDA_ARCH__|__NVCC__|__CUDACC__|^[ \t]*#[ \t]*line/ {
+    fault(FNR, "stand-in", "sources know nothing of what compiles them")
+}
+
+# clang-format does not understand launches of kernels.
+name ~ /\.cu$/ {
+    if (length($0) > 100)
+        fault(FNR, "format", length($0) " columns; 100 are the limit")
+    if ($0 ~ /\t|[ \t]$/)
+        fault(FNR, "format", "a tab, or blanks at the end")
+}
+
 !commented && /^[ \t]*#[ \t]*include/ {
     header = $0
     sub(/^[ \t]*#[ \t]*include[ \t]*/, "", header)
@@ -121,6 +139,8 @@ FNR == 1 {
             fault(FNR, "include", "\"" header "\" is no header")
     } else if (header in fence && !allowed(fence[header])) {
         fault(FNR, "fence", "<" header "> belongs to " fence[header])
+    } else if (header in cuda && name ~ /\.c$/) {
+        fault(FNR, "fence", "<" header "> belongs to .cu files")
     }
     next
 }
@@ -128,7 +148,7 @@ FNR == 1 {
 {
     for (p in prefix)
         if (!allowed(prefix[p]) && code ~ ("(^|[^A-Za-z0-9_])" p "[A-Za-z0-9_]*[ ]*\\("))
-            fault(FNR, "fence", p "... belongs to " prefix[p])
+            fault(FNR, "fence", substr(p, 1, match(p, /\[|$/) - 1) "... belongs to " prefix[p])
     if (module != "base") {
         if (calls(code, "(malloc|calloc|realloc|aligned_alloc|posix_memalign|reallocarray|strdup|strndup|asprintf|vasprintf|getline)"))
             fault(FNR, "alloc", "memory comes from base (az_alloc, az_strdup, az_str)")
