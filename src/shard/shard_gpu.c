@@ -72,18 +72,15 @@ az_range az_shard_gpu_find_part(char **out_dest, const az_shard *shard, int u)
 void az_shard_gpu_place(az_shard *shard)
 {
     const az_unit_list *list = &shard->index.list;
-    const az_topology *t = shard->topology;
     const az_gpu_cut cut = shard->gpu->cut;
-    const size_t parts = cut == AZ_CUT_NODE ? (size_t)t->n_nodes : cut == AZ_CUT_ALL;
     size_t gpu_off = 0, host_off = 0;
     for (int u = 0; u < list->n_units; u++) {
         az_unit *unit = &shard->index.units[u];
         unit->gpu_off = gpu_off;
         unit->held_off = host_off;
-        gpu_off += unit->resident ? az_fabric_room(list->units[u].bytes, count_positions(shard))
-                                  : parts * az_shard_count_part(&list->units[u], t);
+        gpu_off += az_shard_count_gpu_held(&list->units[u], unit->resident, cut, shard->topology);
         if (!unit->resident && cut == AZ_CUT_HOST)
-            host_off += az_shard_count_held(&list->units[u], false, t);
+            host_off += az_shard_count_held(&list->units[u], false, shard->topology);
     }
 }
 

@@ -166,10 +166,15 @@ az_topology az_shard_list_gpus(az_gpu_cut cut, const az_topology *t)
     return (az_topology){.n_ranks = n, .n_nodes = n, .n_lanes = 1};
 }
 
-size_t az_shard_count_part(const az_unit_info *unit, const az_topology *t)
+size_t az_shard_count_gpu_held(const az_unit_info *unit, bool resident, az_gpu_cut cut,
+                               const az_topology *t)
 {
-    return az_fabric_cut(az_fabric_room(unit->bytes, t->n_lanes * t->n_nodes), 1,
-                         t->n_lanes * t->n_nodes);
+    const int n_positions = t->n_lanes * t->n_nodes;
+    const size_t room = az_fabric_room(unit->bytes, n_positions);
+    const size_t part = room / (size_t)n_positions;
+    if (resident)
+        return room;
+    return cut == AZ_CUT_NODE ? part * (size_t)t->n_nodes : cut == AZ_CUT_ALL ? part : 0;
 }
 
 az_shard_gpu_sizes az_shard_measure_gpus(const az_unit_list *list, const bool *resident,
@@ -179,12 +184,11 @@ az_shard_gpu_sizes az_shard_measure_gpus(const az_unit_list *list, const bool *r
     az_shard_gpu_sizes s = {0};
     az_spread_sizes spread = {0};
     const int n_positions = t->n_lanes * t->n_nodes, longest = AZ_SHARD_PROGRAM * list->n_units;
-    const size_t parts = cut == AZ_CUT_NODE ? (size_t)t->n_nodes : cut == AZ_CUT_ALL;
     int n_cut = 0;
     for (int u = 0; u < list->n_units; u++) {
         const az_unit_info *unit = &list->units[u];
         const size_t room = az_fabric_room(unit->bytes, n_positions);
-        s.gpu.held += resident[u] ? room : parts * az_shard_count_part(unit, t);
+        s.gpu.held += az_shard_count_gpu_held(unit, resident[u], cut, t);
         if (poison && unit->bytes > s.gpu.own)
             s.gpu.own = unit->bytes;
         if (resident[u])

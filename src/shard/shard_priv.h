@@ -104,8 +104,9 @@ az_err az_shard_load(az_shard *shard, const az_tensor_set *set);
 
 /* ---- on a GPU: memory (shard_gpu.c) */
 
-/* Room for a part of a unit, at every position, on GPUs; parts are those of az_fabric_cut. */
-size_t az_shard_count_part(const az_unit_info *unit, const az_topology *topology);
+/* Room for what a GPU holds of a unit: the same on each. Pure. */
+size_t az_shard_count_gpu_held(const az_unit_info *unit, bool resident, az_gpu_cut cut,
+                               const az_topology *topology);
 /* Fill shard->gpu: what is settled by the options. Local. */
 az_err az_shard_gpu_create(az_shard *shard, const az_shard_options *options);
 void az_shard_gpu_destroy(az_shard_gpu *opt_gpu);
