@@ -19,7 +19,7 @@
 typedef struct {
     int64_t nodes, ranks, threads, memory, host_memory; /* 0: not given */
     double link, node_link, host_link, flops, disk;
-    bool gpu, json;
+    bool gpu, cpu, json;
 } flags;
 
 typedef struct {
@@ -85,8 +85,8 @@ static az_err read_flag(bool *out_known, flags *f, const char *flag, const char 
         return az_parse_rate(&f->flops, text) ? AZ_OK : bad_value(flag, opt_value, AZ_RATE_FORM);
     if (strcmp(flag, "--device") == 0) {
         f->gpu = strcmp(text, "gpu") == 0;
-        return f->gpu || strcmp(text, "cpu") == 0 ? AZ_OK
-                                                  : bad_value(flag, opt_value, "cpu or gpu");
+        f->cpu = strcmp(text, "cpu") == 0;
+        return f->gpu || f->cpu ? AZ_OK : bad_value(flag, opt_value, "cpu or gpu");
     }
     *out_known = false;
     return AZ_OK;
@@ -119,15 +119,65 @@ static az_err read_flags(flags *f, int *io_argc, char **argv)
             argv[n++] = argv[i];
     }
     *io_argc = n;
-    if (f->gpu && f->memory == 0)
-        err = az_fail(AZ_EINPUT, "adze plan: --device gpu needs --memory, that of one GPU");
-    else if (!f->gpu && (f->host_memory > 0 || f->host_link > 0))
-        err = az_fail(AZ_EINPUT, "adze plan: --host-memory and --host-link need --device gpu");
 out:
     return err;
 }
 
 /* ---- what is planned for */
+
+/* Of a GPU: as is said, else that of the smallest GPU here. */
+static az_err find_gpu_memory(az_machine *m, int64_t given)
+{
+    az_err err;
+    az_gpu_info *gpus = NULL;
+    int n, least = 0;
+    char why[512] = "";
+    if (given > 0) {
+        az_machine_find_memory(m, given);
+        return AZ_OK;
+    }
+    AZ_TRY(az_dev_list_gpus(&gpus, &n, why, sizeof why));
+    if (n == 0)
+        err = az_fail(AZ_EINPUT,
+                      "adze plan: for GPUs --memory, that of one GPU, or run.memory is needed, as "
+                      "there is none here: %s",
+                      why);
+    for (int i = 1; i < n; i++)
+        if (gpus[i].total_bytes < gpus[least].total_bytes)
+            least = i;
+    if (n > 0) {
+        m->memory = (int64_t)(gpus[least].total_bytes / 50 * 49);
+        snprintf(m->source, sizeof m->source, "%s of this machine, less a fiftieth",
+                 gpus[least].name);
+    }
+out:
+    az_free(gpus);
+    return err;
+}
+
+/* The device as the command line says, else as the deck does. */
+static az_err find_device(job *j)
+{
+    az_machine *m = &j->input.machine;
+    const flags *f = &j->flags;
+    const int64_t in_deck =
+        az_deck_has(j->deck, "run.memory") ? az_deck_size(j->deck, "run.memory") : 0;
+    const int64_t given = f->memory > 0 ? f->memory : in_deck;
+    m->gpu = f->gpu || (!f->cpu && strcmp(az_deck_string(j->deck, "run.device"), "gpu") == 0);
+    if (!m->gpu && (f->host_memory > 0 || f->host_link > 0))
+        return az_fail(AZ_EINPUT, "adze plan: --host-memory and --host-link need --device gpu");
+    m->act =
+        m->gpu && strcmp(az_deck_string(j->deck, "run.compute"), "f32") != 0 ? AZ_BF16 : AZ_F32;
+    m->nccl = az_device_get_fabric(j->deck).internode == AZ_INTERNODE_NCCL;
+    m->host_memory = f->host_memory;
+    snprintf(m->host_source, sizeof m->host_source, "as given");
+    m->host_link = f->host_link;
+    m->host_link_given = f->host_link > 0;
+    if (m->gpu)
+        return find_gpu_memory(m, given);
+    az_machine_find_memory(m, given);
+    return AZ_OK;
+}
 
 static az_err find_machine(job *j)
 {
@@ -145,14 +195,6 @@ static az_err find_machine(job *j)
         j->node_ranks[i] = ranks;
     m->topology = (az_topology){
         .n_ranks = nodes * ranks, .n_nodes = nodes, .n_lanes = ranks, .node_ranks = j->node_ranks};
-    m->gpu = f->gpu;
-    m->act =
-        f->gpu && strcmp(az_deck_string(j->deck, "run.compute"), "f32") != 0 ? AZ_BF16 : AZ_F32;
-    m->nccl = az_device_get_fabric(j->deck).internode == AZ_INTERNODE_NCCL;
-    m->host_memory = f->host_memory;
-    snprintf(m->host_source, sizeof m->host_source, "as given");
-    m->host_link = f->host_link;
-    m->host_link_given = f->host_link > 0;
     m->threads = (int)(f->threads > 0 ? f->threads : threads);
     m->link = f->link;
     m->link_given = f->link > 0;
@@ -161,10 +203,7 @@ static az_err find_machine(job *j)
     m->flops = f->flops;
     m->flops_given = f->flops > 0;
     m->disk = f->disk;
-    az_machine_find_memory(m, f->memory > 0 ? f->memory
-                              : az_deck_has(j->deck, "run.memory")
-                                  ? az_deck_size(j->deck, "run.memory")
-                                  : 0);
+    AZ_TRY(find_device(j));
     az_machine_assume(m);
 out:
     return err;

@@ -50,6 +50,9 @@ says 'the run does not fit: it needs .* a GPU of .* free, less a reserve of 64.0
 CUEMU_MEMORY=$((600 << 20)) run 0 1 run.memory=10GiB
 says 'warning: run.memory: 10.00 GiB a GPU are to be filled, but there are .* MiB .*: the plan takes these'
 
+CUEMU_TAKEN=$((8 << 30)) run 0 1
+says 'warning: GPU 0000:10:00.0 of rank 0 on .* has .* GiB free before the first step, [67][.][0-9]+ GiB less than was planned'
+
 # ---- GPUs that are not as they should be
 m="${MPIEXEC:-mpiexec}"
 rm -rf "$tmp/out"

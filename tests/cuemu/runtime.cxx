@@ -897,12 +897,20 @@ cudaError_t cudaHostUnregister(void *p)
     allocs.erase(it);
     return status();
 }
+static size_t capacity()
+{
+    const char *cap = getenv("CUEMU_MEMORY");
+    return cap ? strtoull(cap, nullptr, 10) : (size_t)1 << 36;
+}
+/* CUEMU_TAKEN: bytes that another program takes after this one has asked for the first time. */
 cudaError_t cudaMemGetInfo(size_t *f, size_t *t)
 {
     Lock l;
-    const char *cap = getenv("CUEMU_MEMORY");
-    *t = cap ? strtoull(cap, nullptr, 10) : (size_t)1 << 36;
-    *f = *t - live_bytes;
+    static bool asked;
+    const char *taken = asked ? getenv("CUEMU_TAKEN") : nullptr;
+    asked = true;
+    *t = capacity();
+    *f = *t - live_bytes - (taken ? strtoull(taken, nullptr, 10) : 0);
     return status();
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int d)
@@ -915,8 +923,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int d)
     p->uuid.bytes[15] = (char)v[d];
     p->pciBusID = 0x10 + v[d];
     strcpy(p->name, "cuemu (CPU)");
-    size_t f;
-    cudaMemGetInfo(&f, &p->totalGlobalMem);
+    p->totalGlobalMem = capacity();
     p->sharedMemPerBlock = 48 * 1024;
     p->sharedMemPerBlockOptin = 227 * 1024;
     p->warpSize = 32;

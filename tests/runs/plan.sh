@@ -80,7 +80,13 @@ plan 0 --device gpu --json --nodes 2 --ranks-per-node 8 --memory 24GB run.device
 grep -q '"host_total": ' "$tmp/log" || fail "no host_total"
 tests/tools/read_json "$tmp/log" || fail 'JSON of GPUs'
 refused 'adze plan: --host-memory and --host-link need --device gpu' --host-memory 16GB
-refused 'adze plan: --device gpu needs --memory' --device gpu
+CUDA_VISIBLE_DEVICES='' refused 'adze plan: for GPUs --memory, that of one GPU, or run.memory is needed, as there is none here: ' --device gpu
+CUDA_VISIBLE_DEVICES='' refused 'adze plan: for GPUs --memory' run.device=gpu
+plan 0 run.device=gpu run.memory=80GB run.compute=f32
+says '1 node x 1 GPU (a rank each); 74.51 GiB of memory a GPU (as given)'
+says ' in f32'
+plan 0 --device cpu run.device=gpu --memory 200GB
+says '1 node x 1 rank'
 
 # A thousand nodes.
 plan 0 --json --nodes 1000 --ranks-per-node 64 --memory 512GB train.batch_size=64000
