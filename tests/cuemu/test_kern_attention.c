@@ -139,8 +139,9 @@ static void test_lengths(void **state)
 static void test_tiles(void **state)
 {
     (void)state;
-    const char *seed = getenv("CUEMU_SEED"); /* one order suffices for what takes a second */
-    if (seed == NULL || strcmp(seed, "0") == 0)
+    /* One order suffices for what takes a second; not the thread sanitizer's. */
+    const char *seed = getenv("CUEMU_SEED");
+    if (seed != NULL && strcmp(seed, "2") == 0)
         check_lengths(AZ_BF16, &(az_seq){0, 2050, 0, 2050}, 1, (shape){4, 2, 2});
     for (size_t a = 0; a < COUNT(acts); a++) {
         check_lengths(acts[a], &(az_seq){0, 2 * 128 + 9, 0, 2 * 128 + 9}, 1, (shape){2, 1, 8});
