@@ -60,8 +60,8 @@ static void close_job(job *j)
 
 /* ---- steps ---- */
 
-/* The gradients of a step. bad: the micro-batch that has an infinite one, or -1. */
-static void fill(int step, int bad)
+/* The gradients of a step. opt_bad: what one of the last micro-batch is instead. */
+static void fill(int step, const float *opt_bad)
 {
     az_dev_sync(dev, AZ_QUEUE_COMPUTE, AZ_SYNC_START);
     for (uint32_t i = 0; i < N_MICRO * N; i++) {
@@ -69,8 +69,8 @@ static void fill(int step, int bad)
         az_philox(u, (uint64_t)step, i, 0, 0, 0);
         host[i] = 2 * az_u32_to_unit(u[0]) - 1;
     }
-    if (bad >= 0)
-        host[bad * N + 7] = INFINITY;
+    if (opt_bad != NULL)
+        host[(N_MICRO - 1) * N + 7] = *opt_bad;
     az_dev_copy_in(dev, AZ_QUEUE_COMPUTE, grad, host, N_MICRO * N * sizeof *grad);
 }
 
@@ -175,18 +175,19 @@ static void check_bits(az_params_placement placement, az_reduce reduce, int grou
     int64_t first, n;
     const az_optim_options unclipped = {0.9, 0.99, 1e-8, 0.1, 0};
     const az_optim_options *options = reference ? &unclipped : &usual;
+    static const float bad[] = {INFINITY, NAN, -(float)AZ_FIXED_RANGE, -INFINITY};
     open_job(&together, placement, reduce, options, true, comm);
     open_job(&alone, AZ_PARAMS_REPLICATED, AZ_REDUCE_STEP, options, !reference, self);
     compare(&together, &alone);
     az_params_get_slice(together.params, &first, &n);
     for (int s = 0; s < N_STEPS; s++) {
         if (s == 1) {
-            fill(100, N_MICRO - 1);
+            fill(100, &bad[(int)placement + 2 * (int)reduce]);
             CHECK(!step(&together, group).finite);
             compare(&together, &alone);
             pass(&together, group, 3);
         }
-        fill(s, -1);
+        fill(s, NULL);
         pass(&together, group, 0);
         pass(&alone, 1, 0);
         if (reduce == AZ_REDUCE_STEP && s == 0)
