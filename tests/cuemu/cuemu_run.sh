@@ -1,7 +1,8 @@
 #!/bin/bash
 # cuemu_run.sh TEST.cuda: run the program TEST with the backend for GPUs on the stand-in for CUDA. Each line of the file
 # TEST.cuda names places ("2": ranks of one node, "4/2": four ranks on two nodes) and seeds: the orders in which streams and
-# threads are run; 0 is the plain one. Each run has a time limit (seconds in MPI_LIMIT, default 120).
+# threads are run; 0 is the plain one. A line "slow" says that the thread sanitizer need not look: what is ordered there is
+# ordered in smaller tests too. Each run has a time limit (seconds in MPI_LIMIT, default 120).
 file=$1
 [ -f "$file" ] || file=${srcdir:-.}/$1
 program=./${1#"${srcdir:-.}/"}
@@ -13,6 +14,10 @@ export ADZE_BACKEND=${ADZE_BACKEND:-$PWD/tests/cuemu/adze-cuemu.so}
 yield=$PWD/tests/tools/yield.so
 while read -r places seeds; do
     case $places in '' | '#'*) continue ;; esac
+    if [ "$places" = slow ]; then
+        case ${SANITIZE:-no} in *thread*) echo "skipped: too slow with the thread sanitizer"; exit 77 ;; esac
+        continue
+    fi
     n=${places%/*}
     unset MPIR_CVAR_NUM_CLIQUES
     [ "$n" = "$places" ] || export MPIR_CVAR_NUM_CLIQUES=${places#*/}

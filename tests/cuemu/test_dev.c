@@ -47,19 +47,22 @@ static void time_operations(az_dev *dev)
 {
     enum { N = 100 };
     int *device, *host, n;
-    az_event *event;
+    az_event *event, *used;
     CHECK(az_dev_get_times(dev, &n) == NULL && n == 0);
     CHECK(az_dev_start_times(dev) == AZ_OK);
     CHECK(az_dev_alloc((void **)&device, dev, 2 * N * sizeof(int), "test") == AZ_OK);
     CHECK(az_dev_alloc_host((void **)&host, dev, N * sizeof(int), "test") == AZ_OK);
     CHECK(az_dev_create_event(&event, dev) == AZ_OK);
+    CHECK(az_dev_create_event(&used, dev) == AZ_OK);
     for (int turn = 0; turn < 50; turn++) {
+        az_dev_wait(dev, AZ_QUEUE_COPY, used);
         az_dev_copy_in(dev, AZ_QUEUE_COPY, device, host, N * sizeof(int)); /* not counted */
         az_dev_record(dev, event, AZ_QUEUE_COPY);
         az_dev_wait(dev, AZ_QUEUE_COMPUTE, event);
         az_dev_copy(dev, AZ_QUEUE_COMPUTE, device + N, device, N * sizeof(int));
         az_dev_copy(dev, AZ_QUEUE_COMPUTE, device + N, device, N * sizeof(int));
         az_dev_fill(dev, AZ_QUEUE_COMPUTE, device, 0, N * sizeof(int));
+        az_dev_record(dev, used, AZ_QUEUE_COMPUTE);
     }
     az_dev_sync(dev, AZ_QUEUE_COMPUTE, AZ_SYNC_START);
     const az_dev_time *times = az_dev_get_times(dev, &n);
@@ -69,6 +72,7 @@ static void time_operations(az_dev *dev)
         CHECK(times[i].seconds >= 0 && times[i].seconds < 10);
     }
     az_dev_destroy_event(dev, event);
+    az_dev_destroy_event(dev, used);
     az_dev_free(dev, device);
     az_dev_free_host(dev, host);
 }
