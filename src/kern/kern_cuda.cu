@@ -75,6 +75,24 @@ cublasStatus_t set_up_blas(az_kern_self *k)
     return e;
 }
 
+/* cuBLAS loads its kernels as they are used: each kind of product is made once, so that memory which
+ * is free afterwards stays free. What other sizes load besides is small. */
+template <class T> cudaError_t touch_blas(az_kern_self *k)
+{
+    constexpr int64_t N = 128;
+    void *memory = nullptr;
+    cudaError_t e = cudaMalloc(&memory, 3 * N * N * sizeof(float));
+    if (e != cudaSuccess)
+        return e;
+    float *a = static_cast<float *>(memory), *b = a + N * N, *c = b + N * N;
+    for (int kind = 0; kind < 8; kind++)
+        gemm<T>(k, (kind & 1) != 0, (kind & 2) != 0, N, N, N, 1.0f, a, N, b, N, 0.0f, c, N,
+                (kind & 4) != 0);
+    e = cudaStreamSynchronize(k->stream);
+    const cudaError_t freed = cudaFree(memory);
+    return e != cudaSuccess ? e : freed;
+}
+
 void close_kern(az_kern_self *k)
 {
     if (k->blas != nullptr)
@@ -99,6 +117,8 @@ int open_kern(az_kern_self **out_self, void *dev_self, const az_backend_host *ho
         e = cudaMalloc(&k->workspace, WORKSPACE);
     if (e == cudaSuccess)
         blas = set_up_blas(k);
+    if (e == cudaSuccess && blas == CUBLAS_STATUS_SUCCESS)
+        e = act == AZ_F32 ? touch_blas<float>(k) : touch_blas<__nv_bfloat16>(k);
     if (e == cudaSuccess && blas == CUBLAS_STATUS_SUCCESS) {
         *out_self = k;
         return 0;
