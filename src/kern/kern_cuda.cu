@@ -75,8 +75,8 @@ cublasStatus_t set_up_blas(az_kern_self *k)
     return e;
 }
 
-/* cuBLAS loads its kernels as they are used: each kind of product is made once, so that memory which
- * is free afterwards stays free. What other sizes load besides is small. */
+/* cuBLAS loads its kernels as they are used: each kind of product is made once, so that memory
+ * which is free afterwards stays free. What other sizes load besides is small. */
 template <class T> cudaError_t touch_blas(az_kern_self *k)
 {
     constexpr int64_t N = 128;
