@@ -238,6 +238,7 @@ void attention_backward(az_kern_self *k, void *dq, void *dk, void *dv, const voi
                         const void *out, const float *lse, const void *q, const void *key,
                         const void *v, const az_seq *seqs, int n_seqs, int H, int G, int64_t K,
                         void *scratch);
+/* kern_cuda_attention_rows.cu */
 template <class T> cudaError_t load_attention();
 
 /* kern_cuda_rows.cu */

@@ -1,5 +1,6 @@
 /* Causal attention with grouped heads, forward and backward, on tensor cores: products of cuBLAS
- * over tiles of queries, one call for many heads, and kernels of ours between them.
+ * over tiles of queries, one call for many heads, and kernels of ours between them
+ * (kern_cuda_attention_rows.cu).
  *
  * A tile is some queries of one sequence against the keys that the last of them sees. The H/G heads
  * that share a key head are stacked: their queries lie one below the other in scratch, so that a
@@ -16,30 +17,14 @@
  * tensor cores want them. dk and dv of a sequence of several tiles are summed in f32, beginning
  * with the last tile, which sees all keys.
  *
- * Contents: batches, stacking, rows of scores, products, entries. */
+ * Contents: batches, calls, products, tiles and sequences, entries. */
+#include "kern/kern_cuda_attention.h"
 #include "kern/kern_cuda_gemm.h"
 
 namespace az_cuda {
 namespace {
 
 /* ---- batches ---- */
-
-/* n queries from row q_row on against keys from row k_row on; the first query sees the first seen
- * of them, the last sees all. */
-struct Tile {
-    int64_t q_row, k_row;
-    int n, keys, seen;
-};
-
-/* A sequence that is taken together with others has rows of 8 keys at least. */
-constexpr int MOST_TILES = AZ_CUDA_TOGETHER / 8;
-
-/* Tiles that go as one, each padded to n queries and keys keys, for key heads g0 to g0 + groups.
- * ld: of their scores. */
-struct Batch {
-    int count, n, keys, ld, g0, groups;
-    Tile tiles[MOST_TILES];
-};
 
 Tile tile_at(const az_seq &seq, int64_t q0, int64_t rows)
 {
@@ -96,173 +81,7 @@ void take_tile(Batch *b, const az_seq &seq, int64_t q0, int g0, const Cut &cut, 
     add_tile(b, tile_at(seq, q0, cut.rows));
 }
 
-/* ---- stacking ---- */
-
-enum Side { QUERIES, KEYS };
-
-/* One array, or two that are copied alike, as they lie and stacked. */
-template <class V> struct Arrays {
-    V *lying[2], *stacked[2];
-};
-
-/* stacked[tile, g, i, head, :] = lying[row + i, g0 + g, head, :], rows of G key heads, heads of
- * width elements; with BACK the other way round. What pads a tile becomes 0. */
-template <class V, bool BACK>
-__global__ void __launch_bounds__(BLOCK)
-    stack_rows(const __grid_constant__ Arrays<V> arrays, const __grid_constant__ Batch b,
-               Side side, int G, int heads, int width)
-{
-    const unsigned i = (unsigned)flat_index(), n = side == QUERIES ? b.n : b.keys;
-    const unsigned row = i / width / heads, head = i / width % heads, g = row / n % b.groups;
-    if (row >= b.count * b.groups * n)
-        return;
-    const Tile &tile = b.tiles[row / n / b.groups];
-    const int at = (int)(row % n), length = side == QUERIES ? tile.n : tile.keys;
-    const int64_t first = side == QUERIES ? tile.q_row : tile.k_row;
-    V *const stacked = arrays.stacked[blockIdx.y] + i,
-      *const lying = arrays.lying[blockIdx.y] +
-                     (((first + at) * G + b.g0 + g) * heads + head) * width + i % width;
-    if (!BACK)
-        *stacked = at < length ? *lying : V{};
-    else if (at < length)
-        *lying = *stacked;
-}
-
-/* ---- rows of scores ---- */
-
-/* What the kernels of rows need to know of a call. */
-struct Heads {
-    int H, G, K;
-    float scale;
-};
-
-/* A row of stacked queries. */
-struct Row {
-    int64_t q_row; /* in q, out and lse: query and head */
-    int seen;      /* keys; 0 of a row that pads its tile */
-};
-
-__device__ inline Row row_at(unsigned w, const Batch &b, const Heads &s)
-{
-    const unsigned heads = s.H / s.G, n = b.n, head = w % heads, g = w / heads / n % b.groups;
-    const int i = (int)(w / heads % n);
-    const Tile &tile = b.tiles[w / heads / n / b.groups];
-    return {(tile.q_row + i) * s.H + (b.g0 + g) * heads + head, i < tile.n ? tile.seen + i : 0};
-}
-
-constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
-/* Elements that a lane takes at a time. */
-constexpr int W = 8;
-
-struct Largest {
-    __device__ float operator()(float a, float b) const
-    {
-        return fmaxf(a, b);
-    }
-};
-
-/* What combine makes of the x of the WARPS warps that share a row: one, or all of the block. */
-template <int WARPS, class C> __device__ inline float reduce_row(float x, float *shared, C combine)
-{
-    if constexpr (WARPS > 1) {
-        return reduce_block(x, shared, combine);
-    } else {
-#pragma unroll
-        for (int step = 16; step > 0; step /= 2)
-            x = combine(x, __shfl_xor_sync(0xffffffffu, x, step));
-        return x;
-    }
-}
-
-/* p = softmax of the scaled scores over the keys that are seen, 0 behind them; lse   (numerics, eq.
- * 12). A row is read twice, the second time from a cache, if not too many are under way: a long one
- * has a block, a short one a warp. A thread's sum is kept for its own largest score. Powers of 2:
- * what scores are scaled with has log2(e) in it. */
-template <class T, int WARPS>
-__global__ void __launch_bounds__(BLOCK)
-    softmax(T *__restrict__ p, float *__restrict__ lse, const float *__restrict__ scores,
-            const __grid_constant__ Batch b, Heads s)
-{
-    __shared__ float shared[BLOCK / 32];
-    const int64_t w = ((int64_t)blockIdx.x * BLOCK + threadIdx.x) / (32 * WARPS);
-    const int lane = threadIdx.x % (32 * WARPS);
-    if (w >= (int64_t)b.count * b.groups * b.n * (s.H / s.G))
-        return;
-    const Row row = row_at((unsigned)w, b, s);
-    const float unit = s.scale * LOG2_E;
-    const float *x = scores + w * b.ld;
-    float top = -INFINITY, sum = 0;
-    for (int j = lane * W; j < row.seen; j += 32 * WARPS * W) {
-        Pack<float, W> v = load_f32<W>(x + j);
-        float largest = -INFINITY;
-#pragma unroll
-        for (int e = 0; e < W; e++) {
-            v.at[e] = j + e < row.seen ? v.at[e] : -INFINITY;
-            largest = fmaxf(largest, v.at[e]);
-        }
-        if (largest > top) {
-            sum *= exp2f((top - largest) * unit);
-            top = largest;
-        }
-#pragma unroll
-        for (int e = 0; e < W; e++)
-            sum += exp2f((v.at[e] - top) * unit);
-    }
-    const float row_top = reduce_row<WARPS>(top, shared, Largest());
-    sum = reduce_row<WARPS>(sum * exp2f((top - row_top) * unit), shared, Sum());
-    const float factor = 1.0f / sum;
-    for (int j = lane * W; j < b.ld; j += 32 * WARPS * W) {
-        Pack<float, W> v = {};
-        if (j < row.seen)
-            v = load_f32<W>(x + j);
-#pragma unroll
-        for (int e = 0; e < W; e++)
-            v.at[e] = j + e < row.seen ? exp2f((v.at[e] - row_top) * unit) * factor : 0.0f;
-        store_f32(p + w * b.ld + j, v);
-    }
-    if (lane == 0 && row.seen > 0)
-        lse[row.q_row] = row_top * s.scale + LN_2 * log2f(sum);
-}
-
-/* p = exp(score - lse); ds = p (dp - sum of dout out) scale   (numerics, eq. 14). dscores holds dp.
- * A row has a warp. */
-template <class T>
-__global__ void __launch_bounds__(BLOCK)
-    softmax_backward(T *__restrict__ p, T *__restrict__ ds, const float *__restrict__ scores,
-                     const float *__restrict__ dscores, const float *__restrict__ lse,
-                     const T *__restrict__ dout, const T *__restrict__ out,
-                     const __grid_constant__ Batch b, Heads s)
-{
-    const int64_t w = ((int64_t)blockIdx.x * BLOCK + threadIdx.x) / 32;
-    const int lane = threadIdx.x % 32;
-    if (w >= (int64_t)b.count * b.groups * b.n * (s.H / s.G))
-        return;
-    const Row row = row_at((unsigned)w, b, s);
-    float delta = 0, shift = 0;
-    if (row.seen > 0) {
-        shift = lse[row.q_row];
-        for (int d = lane; d < s.K; d += 32)
-            delta += to_f32(dout[row.q_row * s.K + d]) * to_f32(out[row.q_row * s.K + d]);
-    }
-    delta = reduce_row<1>(delta, nullptr, Sum());
-    for (int j = lane * W; j < b.ld; j += 32 * W) {
-        Pack<float, W> x = {}, y = {};
-        if (j < row.seen) {
-            x = load_f32<W>(scores + w * b.ld + j);
-            y = load_f32<W>(dscores + w * b.ld + j);
-        }
-#pragma unroll
-        for (int e = 0; e < W; e++) {
-            const bool sees = j + e < row.seen;
-            x.at[e] = sees ? exp2f((x.at[e] * s.scale - shift) * LOG2_E) : 0.0f;
-            y.at[e] = sees ? x.at[e] * (y.at[e] - delta) * s.scale : 0.0f;
-        }
-        store_f32(p + w * b.ld + j, x);
-        store_f32(ds + w * b.ld + j, y);
-    }
-}
-
-/* ---- products ---- */
+/* ---- calls ---- */
 
 /* A call, and the pieces of its scratch. */
 template <class T> struct Call {
@@ -290,36 +109,6 @@ Call<T> call_of(az_kern_self *k, const Queued *queued, const az_seq *seqs, int n
             floats(a.scores), floats(a.dscores), floats(a.dk), floats(a.dv),
             acts(a.p), acts(a.ds), acts(a.q), acts(a.dout), acts(a.y), acts(a.k), acts(a.v),
             acts(a.dk), acts(a.dv)};
-}
-
-template <class T, class V, bool BACK>
-void queue_stack(const Call<T> &c, const Batch &b, Side side, const T *const lying[2],
-                 T *const stacked[2], int n_arrays)
-{
-    const int heads = side == QUERIES ? c.heads : 1,
-              width = (int)(c.s.K * sizeof(T) / sizeof(V));
-    const size_t n = (size_t)b.count * (side == QUERIES ? b.n : b.keys) * b.groups * heads * width;
-    Arrays<V> arrays = {};
-    for (int i = 0; i < n_arrays; i++) {
-        arrays.lying[i] = reinterpret_cast<V *>(const_cast<T *>(lying[i]));
-        arrays.stacked[i] = reinterpret_cast<V *>(stacked[i]);
-    }
-    stack_rows<V, BACK><<<dim3(flat_blocks(n), n_arrays), BLOCK, 0, c.k->stream>>>(
-        arrays, b, side, c.s.G, heads, width);
-}
-
-/* One or two arrays (second: null); 16 bytes at a time where rows allow it. */
-template <bool BACK, class T>
-void move_rows(const Call<T> &c, const Batch &b, Side side, const T *lying, T *stacked,
-               const T *lying2, T *stacked2)
-{
-    const T *const from[2] = {lying, lying2};
-    T *const to[2] = {stacked, stacked2};
-    const int n_arrays = lying2 == nullptr ? 1 : 2;
-    if (c.s.K * sizeof(T) % sizeof(uint4) == 0 && is_aligned(lying, lying2))
-        queue_stack<T, uint4, BACK>(c, b, side, from, to, n_arrays);
-    else
-        queue_stack<T, T, BACK>(c, b, side, from, to, n_arrays);
 }
 
 /* The stacked queries' rows, or keys' rows, as the products take them. */
@@ -353,11 +142,7 @@ template <class T> Matrix rows_of(const Call<T> &c, const Batch &b, const void *
     return {scores, b.ld, (int64_t)b.n * c.heads * b.ld};
 }
 
-/* Threads for all rows of scores, 32 * warps each. */
-template <class T> unsigned row_blocks(const Call<T> &c, const Batch &b, int warps)
-{
-    return flat_blocks((size_t)b.count * b.groups * b.n * c.heads * 32 * warps);
-}
+/* ---- products ---- */
 
 /* C[n H/G, keys] = A[n H/G, K] B[keys, K]' for each tile and key head. */
 template <class T> void score(const Call<T> &c, const Batch &b, Matrix A, Matrix B, float *C)
@@ -385,31 +170,19 @@ void collect(const Call<T> &c, const Batch &b, const T *P, Matrix B, Matrix C, b
                  add ? 1.0f : 0.0f, C, c_f32, b.count * b.groups});
 }
 
-/* ---- entries ---- */
-
-/* Rows longer than this have a block each: those of a GPU's warps would not stay in its cache. */
-constexpr int LONG_ROW = 1024;
-
-template <class T> void queue_softmax(const Call<T> &c, const Batch &b, float *lse)
-{
-    if (b.ld > LONG_ROW)
-        softmax<T, BLOCK / 32><<<row_blocks(c, b, BLOCK / 32), BLOCK, 0, c.k->stream>>>(
-            c.p, lse, c.scores, b, c.s);
-    else
-        softmax<T, 1><<<row_blocks(c, b, 1), BLOCK, 0, c.k->stream>>>(c.p, lse, c.scores, b, c.s);
-}
+/* ---- tiles and sequences ---- */
 
 template <class T>
 void forward(const Call<T> &c, const Batch &b, T *out, float *lse, const T *q, Matrix key, Matrix v)
 {
     const bool stack = !lies_right(c, b);
     if (stack)
-        move_rows<false, T>(c, b, QUERIES, q, c.q, nullptr, nullptr);
+        move_rows<T, false>(c.k, b, QUERIES, c.s, q, c.q, nullptr, nullptr);
     score(c, b, queries_of(c, b, q, c.q), key, c.scores);
-    queue_softmax(c, b, lse);
+    softmax_rows(c.k, c.p, lse, c.scores, b, c.s);
     combine(c, b, c.p, v, queries_of<T>(c, b, out, c.y));
     if (stack)
-        move_rows<true, T>(c, b, QUERIES, out, c.y, nullptr, nullptr);
+        move_rows<T, true>(c.k, b, QUERIES, c.s, out, c.y, nullptr, nullptr);
 }
 
 /* Where a tile's part of dk and dv goes. */
@@ -425,16 +198,15 @@ void backward(const Call<T> &c, const Batch &b, T *dq, const Sums &to, const T *
     const bool stack = !lies_right(c, b);
     const Matrix q_rows = queries_of(c, b, q, c.q), dout_rows = queries_of(c, b, dout, c.dout);
     if (stack)
-        move_rows<false, T>(c, b, QUERIES, q, c.q, dout, c.dout);
+        move_rows<T, false>(c.k, b, QUERIES, c.s, q, c.q, dout, c.dout);
     score(c, b, q_rows, key, c.scores);
     score(c, b, dout_rows, v, c.dscores);
-    softmax_backward<T><<<row_blocks(c, b, 1), BLOCK, 0, c.k->stream>>>(
-        c.p, c.ds, c.scores, c.dscores, lse, dout, out, b, c.s);
+    softmax_rows_backward(c.k, c.p, c.ds, c.scores, c.dscores, lse, dout, out, b, c.s);
     collect(c, b, c.p, dout_rows, to.dv, to.f32, to.add);
     collect(c, b, c.ds, q_rows, to.dk, to.f32, to.add);
     combine(c, b, c.ds, key, queries_of<T>(c, b, dq, c.y));
     if (stack)
-        move_rows<true, T>(c, b, QUERIES, dq, c.y, nullptr, nullptr);
+        move_rows<T, true>(c.k, b, QUERIES, c.s, dq, c.y, nullptr, nullptr);
 }
 
 template <class T>
@@ -481,10 +253,10 @@ void backward_together(const Call<T> &c, const Batch &b, T *dq, T *dk, T *dv, co
                        const T *out, const float *lse, const T *q, const T *key, const T *v)
 {
     const Sums to = {stacked(c, b, KEYS, c.dk), stacked(c, b, KEYS, c.dv), false, false};
-    move_rows<false, T>(c, b, KEYS, key, c.key, v, c.v);
+    move_rows<T, false>(c.k, b, KEYS, c.s, key, c.key, v, c.v);
     backward(c, b, dq, to, dout, out, lse, q, stacked(c, b, KEYS, c.key),
              stacked(c, b, KEYS, c.v));
-    move_rows<true, T>(c, b, KEYS, dk, c.dk, dv, c.dv);
+    move_rows<T, true>(c.k, b, KEYS, c.s, dk, c.dk, dv, c.dv);
 }
 
 /* Keys that no query sees have no gradient. */
@@ -498,6 +270,8 @@ template <class T> void clear_keys(const Call<T> &c, const az_seq &seq, T *dk, T
 }
 
 } // namespace
+
+/* ---- entries ---- */
 
 /* (numerics, eq. 12) */
 template <class T>
@@ -514,7 +288,7 @@ void attention_forward(az_kern_self *k, void *out_, float *lse, const void *q_, 
     for (int i = 0, n; i < n_seqs; i += n) {
         n = take_together(&b, seqs + i, n_seqs - i, G);
         if (b.count > 1) {
-            move_rows<false, T>(c, b, KEYS, key, c.key, v, c.v);
+            move_rows<T, false>(c.k, b, KEYS, c.s, key, c.key, v, c.v);
             forward(c, b, out, lse, q, stacked(c, b, KEYS, c.key), stacked(c, b, KEYS, c.v));
             continue;
         }
@@ -551,13 +325,6 @@ void attention_backward(az_kern_self *k, void *dq_, void *dk_, void *dv_, const 
     }
 }
 
-template <class T> cudaError_t load_attention()
-{
-    return load_kernel(stack_rows<uint4, false>, stack_rows<uint4, true>, stack_rows<T, false>,
-                       stack_rows<T, true>, softmax<T, 1>,
-                       softmax<T, BLOCK / 32>, softmax_backward<T>);
-}
-
 #define INSTANTIATE(T)                                                                             \
     template void attention_forward<T>(az_kern_self *, void *, float *, const void *,              \
                                        const void *, const void *, const az_seq *, int, int, int,  \
@@ -565,8 +332,7 @@ template <class T> cudaError_t load_attention()
     template void attention_backward<T>(az_kern_self *, void *, void *, void *, const void *,      \
                                         const void *, const float *, const void *, const void *,   \
                                         const void *, const az_seq *, int, int, int, int64_t,      \
-                                        void *);                                                   \
-    template cudaError_t load_attention<T>();
+                                        void *);
 INSTANTIATE(float)
 INSTANTIATE(__nv_bfloat16)
 #undef INSTANTIATE
