@@ -108,8 +108,7 @@ static az_err read_flags(flags *f, int *io_argc, char **argv)
             err = az_fail(AZ_EINPUT,
                           "adze plan: %.80s: no such option; there are --nodes, "
                           "--ranks-per-node, --threads, --memory, --device, --link, --node-link, "
-                          "--host-memory, "
-                          "--host-link, --flops, --disk, --json",
+                          "--host-memory, --host-link, --flops, --disk, --json",
                           argv[i]);
             goto out;
         }

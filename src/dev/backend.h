@@ -50,7 +50,7 @@ typedef struct {
     /* Number of GPUs that this process may use, 0 and why in text where there are none. */
     int (*count)(int *out_n, char *text, size_t size);
     int (*describe)(int index, az_gpu_info *out, char *text, size_t size);
-    /* "driver 12.4, runtime 12.4, cuBLAS 12.4.5, NCCL 2.21.5" */
+    /* "CUDA runtime 12.4, driver for 12.8" */
     void (*get_versions)(char *text, size_t size);
     /* The device with its queues. */
     int (*open)(void **out_self, int index, const az_backend_host *host, char *text, size_t size);

@@ -6,7 +6,8 @@
  * once: there events order nothing, and host and device memory are the same kind.
  *
  * Work on a GPU that fails (an illegal address, a lost device) cannot be mended: the job ends, with
- * the operations that were queued and not known to be done (az_dev_set_fail). All Local. */
+ * the operations that were queued and not known to be done (az_dev_fail). What returns a code fails
+ * with AZ_EENV. All Local. */
 #ifndef AZ_DEV_DEV_H
 #define AZ_DEV_DEV_H
 
@@ -22,7 +23,7 @@ typedef struct az_event az_event;
  * *out_n is 0, and out_why [size] says why: no backend, no library of CUDA's, no driver, no device.
  */
 az_err az_dev_list_gpus(az_gpu_info **out_gpus, int *out_n, char *out_why, size_t size);
-/* Versions of driver and libraries, for the banner; "" without a backend. */
+/* Versions of CUDA and of the driver, for the banner; "" without a backend. */
 void az_dev_describe_backend(char *text, size_t size);
 
 /* The CPU; need not be closed. */
@@ -87,8 +88,7 @@ double az_dev_get_seconds(az_dev *dev, az_event *begin, az_event *end);
 
 /* Why the host waits. */
 typedef enum {
-    AZ_SYNC_START,  /* before the first step, or after the last */
-    AZ_SYNC_BATCH,  /* the pinned copy of a batch is to be used again */
+    AZ_SYNC_START,  /* what is done once in a run: loading, looks at the first step, the end */
     AZ_SYNC_LOSS,   /* losses of a pass */
     AZ_SYNC_LOGITS, /* of generation */
     AZ_SYNC_NORM,   /* squares of the gradient: the norm decides on the update */

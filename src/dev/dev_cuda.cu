@@ -84,7 +84,6 @@ int describe(int index, az_gpu_info *out, char *text, size_t size)
     return 0;
 }
 
-
 void get_versions(char *text, size_t size)
 {
     int driver = 0, runtime = 0;

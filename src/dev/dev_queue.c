@@ -134,8 +134,7 @@ int64_t az_dev_count_syncs(const az_dev *dev, az_sync why)
 const char *az_dev_sync_name(az_sync why)
 {
     static const char *const names[AZ_N_SYNCS] = {
-        [AZ_SYNC_START] = "start",   [AZ_SYNC_BATCH] = "batch", [AZ_SYNC_LOSS] = "loss",
-        [AZ_SYNC_LOGITS] = "logits", [AZ_SYNC_NORM] = "norm",   [AZ_SYNC_STAGE] = "stage",
-        [AZ_SYNC_SAVE] = "save"};
+        [AZ_SYNC_START] = "start", [AZ_SYNC_LOSS] = "loss",   [AZ_SYNC_LOGITS] = "logits",
+        [AZ_SYNC_NORM] = "norm",   [AZ_SYNC_STAGE] = "stage", [AZ_SYNC_SAVE] = "save"};
     return names[why];
 }

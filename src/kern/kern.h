@@ -51,6 +51,7 @@ static inline int64_t az_kern_head_tokens(az_numeric numeric)
 
 /* The same for one double; returns the fixed-point value. */
 int64_t az_kern_to_fixed(double x, double limit, int64_t *overflow);
+
 /* ---- the library below (kern_blas.c) ---- */
 
 /* To be called first in main, before MPI starts: an OpenBLAS that took kernels older than this CPU

@@ -107,9 +107,7 @@ int open_kern(az_kern_self **out_self, void *dev_self, const az_backend_host *ho
 {
     az_kern_self *k = new az_kern_self();
     k->host = host;
-    k->dev = dev_self;
     k->stream = static_cast<cudaStream_t>(az_backend_dev.get_stream(dev_self, AZ_QUEUE_COMPUTE));
-    k->act = act;
     *out_self = nullptr;
     cublasStatus_t blas = CUBLAS_STATUS_SUCCESS;
     cudaError_t e = act == AZ_F32 ? load<float>() : load<__nv_bfloat16>();

@@ -22,9 +22,7 @@
 
 struct az_kern_self {
     const az_backend_host *host;
-    void *dev;           /* the backend's device */
     cudaStream_t stream; /* the compute queue */
-    az_dtype act;
     cublasHandle_t blas; /* works in stream, with a workspace of its own: same bits every time */
     void *workspace;
 };

@@ -58,9 +58,9 @@ static inline float az_kern_expf(float x)
     return e * two_low * two_high;
 }
 
-/* az_widen, compiled for the CPU. */
 /* The table that kern_cpu.c fills. */
 extern const az_kern_ops az_kern_ops_cpu;
+/* az_widen, compiled for the CPU. */
 void az_kern_widen(float *dst, const void *src, az_dtype t, size_t n);
 /* The largest of n values, -inf for none; NaN is passed over. */
 float az_kern_largest(const float *x, int64_t n);

@@ -48,7 +48,7 @@ typedef struct {
 typedef struct az_kern_self az_kern_self;
 
 typedef struct {
-    /* ---- products. scratch: az_kern_linear_scratch_cpu bytes */
+    /* ---- products. scratch: az_kern_linear_scratch bytes (kern.h) */
 
     /* C[M,N] = alpha op(A) op(B) + beta C; A and B are act; C is act, or f32 with c_f32. op is the
      * transpose where trans_ is set; ld: elements from row to row of the array as it lies. */
@@ -102,7 +102,7 @@ typedef struct {
     /* y f32 = view's elements, exactly. */
     void (*widen)(az_kern_self *, float *y, az_view x);
 
-    /* ---- attention. scratch: az_kern_attention_scratch_cpu bytes */
+    /* ---- attention. scratch: az_kern_attention_scratch bytes (kern.h) */
 
     /* out[Nq,H,K] = softmax(q k' / sqrt(K)) v, causal, H/G query heads share a key head. q
      * [Nq,H,K], k, v [Nk,G,K] act. lse f32 [Nq,H]: log of the sum of exp of the scaled scores, for

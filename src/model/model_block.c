@@ -233,9 +233,8 @@ void az_layer_forward(void *opt_out, const void *x, const az_config *config, con
     }
     if (run & AZ_STAGE_NORM2)
         op->rmsnorm_forward(self, a->n2, a->h, layer->norm2, config->norm_eps, N, D);
-    if (run & AZ_STAGE_GATE_UP) {
+    if (run & AZ_STAGE_GATE_UP)
         linears((void *[]){a->g, a->u}, a->n2, AZ_IN_GATE_UP, &c);
-    }
     if (run & AZ_STAGE_SILU)
         op->silu_gate_forward(self, a->a, a->g, a->u, (size_t)(N * config->F));
     if (run & AZ_STAGE_DOWN)

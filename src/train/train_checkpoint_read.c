@@ -137,7 +137,7 @@ static void check_eval(const az_checkpoint *c, az_trainer *t, const az_h5_reader
     t->patience = 0;
 }
 
-/* Checkpoints of before there were GPUs do not say it. */
+/* A checkpoint that does not say it is of a program that knows CPUs alone. */
 static const char *find_device(const az_h5_reader *file)
 {
     const az_h5_attr *a = az_h5_find_attr(file, "/trainer", "device");
