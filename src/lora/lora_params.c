@@ -15,6 +15,27 @@ int64_t az_params_cut(int64_t n, int position, int n_positions)
         (int64_t)az_cut(blocks, (size_t)position, (size_t)n_positions) * AZ_PARAMS_BLOCK, n);
 }
 
+void az_params_find_slices(int64_t *out_most, int64_t *out_least, int64_t n,
+                           const az_topology *topology)
+{
+    const int n_positions = topology->n_lanes * topology->n_nodes;
+    *out_most = 0;
+    *out_least = n_positions < topology->n_ranks ? 0 : n;
+    for (int i = 0; i < n_positions; i++) {
+        const int64_t own = az_params_cut(n, i + 1, n_positions) - az_params_cut(n, i, n_positions);
+        *out_most = az_max_i64(*out_most, own);
+        *out_least = az_min_i64(*out_least, own);
+    }
+}
+
+int64_t az_params_find_largest(const az_spans *spans)
+{
+    int64_t most = 0;
+    for (int l = 0; l < spans->n; l++)
+        most = az_max_i64(most, spans->off[l + 1] - spans->off[l]);
+    return most;
+}
+
 int az_params_count_layers(const az_spans *spans)
 {
     int n = 0;

@@ -23,10 +23,7 @@
 /* Elements of a slot. */
 static int64_t find_slot(const az_spans *spans)
 {
-    int64_t most = 0;
-    for (int l = 0; l < spans->n; l++)
-        most = az_max_i64(most, spans->off[l + 1] - spans->off[l]);
-    return az_ceil_div(most, ALIGN) * ALIGN;
+    return az_ceil_div(az_params_find_largest(spans), ALIGN) * ALIGN;
 }
 
 /* One rank has nothing to bring together. */
@@ -219,12 +216,8 @@ az_params_sizes az_params_measure_gpu(const az_spans *spans, az_params_placement
     const bool whole = choose_placement(placement, n_positions) == AZ_PARAMS_REPLICATED;
     size_t tables =
         az_params_measure_common(spans) + 2 * ((size_t)n_positions + 1) * sizeof(int64_t);
-    int64_t most = 0, least = n_positions < topology->n_ranks ? 0 : n;
-    for (int i = 0; i < n_positions; i++) {
-        const int64_t own = az_params_cut(n, i + 1, n_positions) - az_params_cut(n, i, n_positions);
-        most = az_max_i64(most, own);
-        least = az_min_i64(least, own);
-    }
+    int64_t most, least;
+    az_params_find_slices(&most, &least, n, topology);
     const size_t own_most = (size_t)most * sizeof(float), own_least = (size_t)least * sizeof(float);
     const size_t all = (size_t)n * sizeof(float);
     const size_t slots = (size_t)(n_slots * find_slot(spans)) * sizeof(float);

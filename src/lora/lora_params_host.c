@@ -215,24 +215,19 @@ az_footprint az_params_measure(const az_spans *spans, az_params_placement placem
                                const az_topology *topology)
 {
     const int64_t n = spans->off[spans->n];
-    const int n_positions = topology->n_lanes * topology->n_nodes;
     const size_t tables =
         az_params_measure_common(spans) + 2 * (size_t)topology->n_nodes * sizeof(size_t);
     const int n_cut = az_params_count_layers(spans);
     az_spread_sizes spread;
-    int64_t most = 0, least = n_positions < topology->n_ranks ? 0 : INT64_MAX;
+    int64_t most, least;
     if (choose_placement(placement, topology) == AZ_PARAMS_REPLICATED)
         return (az_footprint){(size_t)n * sizeof(float), tables, tables};
     az_spread_measure(&spread, spans->n, n_cut, az_params_find_slots(n_cut), find_slot(spans),
                       2 * n_cut, topology);
-    for (int i = 0; i < n_positions; i++) {
-        const int64_t own = az_params_cut(n, i + 1, n_positions) - az_params_cut(n, i, n_positions);
-        most = az_max_i64(most, round_up(own));
-        least = az_min_i64(least, round_up(own));
-    }
+    az_params_find_slices(&most, &least, n, topology);
     return (az_footprint){spread.slot_bytes,
-                          tables + spread.own_bytes + (size_t)most * sizeof(float),
-                          tables + spread.own_bytes + (size_t)least * sizeof(float)};
+                          tables + spread.own_bytes + (size_t)round_up(most) * sizeof(float),
+                          tables + spread.own_bytes + (size_t)round_up(least) * sizeof(float)};
 }
 
 az_err az_params_count_walk(az_spread_traffic *out, const az_spans *spans)

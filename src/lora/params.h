@@ -91,6 +91,11 @@ void az_params_release_all(az_params *params);
 
 /* The element with which the slice of a position begins; of position n_positions: n. */
 int64_t az_params_cut(int64_t n, int position, int n_positions);
+/* Elements of the largest and of the smallest slice; a rank without a position has none. */
+void az_params_find_slices(int64_t *out_most, int64_t *out_least, int64_t n,
+                           const az_topology *topology);
+/* Elements of the largest layer. */
+int64_t az_params_find_largest(const az_spans *spans);
 /* Bytes as they are allocated: shared by a node's ranks, and of the rank that holds the most and
  * the least of its own. */
 typedef struct {

@@ -5,14 +5,6 @@
 
 #include "optim/optim_priv.h"
 
-int64_t az_optim_find_half(const az_spans *spans)
-{
-    int64_t most = 0;
-    for (int l = 0; l < spans->n; l++)
-        most = az_max_i64(most, spans->off[l + 1] - spans->off[l]);
-    return most;
-}
-
 /* This lane's slices, and this rank's among them. */
 static void cut(az_optim *o)
 {
@@ -47,7 +39,7 @@ static az_err prepare(az_optim **out_optim, az_params *params, const az_optim_op
     o->spans = az_params_get_spans(params);
     o->n = o->spans->off[o->spans->n];
     o->n_blocks = az_ceil_div(o->n, AZ_PARAMS_BLOCK);
-    o->half = az_optim_find_half(o->spans);
+    o->half = az_params_find_largest(o->spans);
     o->n_sum = reduce == AZ_REDUCE_STEP ? o->n : 2 * o->half;
     AZ_TRY(AZ_NEW(o->cuts, n_nodes + 1, "optimizer"));
     AZ_TRY(AZ_NEW(o->block_bytes, n_nodes, "optimizer"));

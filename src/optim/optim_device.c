@@ -250,16 +250,11 @@ az_optim_gpu_sizes az_optim_measure_gpu(const az_spans *spans, const az_topology
     const int64_t n = spans->off[spans->n];
     const int n_positions = topology->n_lanes * topology->n_nodes;
     const bool step = reduce == AZ_REDUCE_STEP;
-    const size_t sums = (size_t)(step ? n : 2 * az_optim_find_half(spans)) * sizeof(int64_t);
-    int64_t own[2] = {0, n_positions < topology->n_ranks ? 0 : n}; /* most, least */
+    const size_t sums = (size_t)(step ? n : 2 * az_params_find_largest(spans)) * sizeof(int64_t);
+    int64_t own[2]; /* most, least */
     size_t gradient[2], moments[2], results[2], other[2];
     const az_footprint common = az_optim_measure_common(spans, topology);
-    for (int p = 0; p < n_positions; p++) {
-        const int64_t here =
-            az_params_cut(n, p + 1, n_positions) - az_params_cut(n, p, n_positions);
-        own[0] = az_max_i64(own[0], here);
-        own[1] = az_min_i64(own[1], here);
-    }
+    az_params_find_slices(&own[0], &own[1], n, topology);
     for (int i = 0; i < 2; i++) {
         gradient[i] = sums + (step ? 0 : (size_t)own[i] * sizeof(int64_t));
         moments[i] = 2 * (size_t)own[i] * sizeof(float);

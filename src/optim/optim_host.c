@@ -190,7 +190,7 @@ az_optim_sizes az_optim_measure(const az_spans *spans, const az_topology *topolo
     const bool step = reduce == AZ_REDUCE_STEP;
     az_optim_sizes s = {.gradient.least = SIZE_MAX / 2,
                         .other = az_optim_measure_common(spans, topology)};
-    s.gradient.shared = (size_t)(step ? n : 2 * az_optim_find_half(spans)) * sizeof(int64_t);
+    s.gradient.shared = (size_t)(step ? n : 2 * az_params_find_largest(spans)) * sizeof(int64_t);
     s.other.most += (size_t)topology->n_nodes * sizeof(int64_t);
     s.other.least = s.other.most;
     for (int p = 0; p < n_positions; p++) {

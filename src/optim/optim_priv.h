@@ -76,8 +76,6 @@ struct az_optim {
     az_optim_device device;
 };
 
-/* The largest layer's elements. */
-int64_t az_optim_find_half(const az_spans *spans);
 /* Where the sums of the layer whose turn it is lie. */
 static inline int64_t *az_optim_find_sums(const az_optim *o, int layer)
 {
