@@ -212,7 +212,8 @@ az_err az_plan_add_json(az_str *out, const az_plan *plan, const az_plan_input *i
  * node's own memory), beside what was planned: a line each where they differ by more than a
  * hundredth, and the sum. *out_difference: of the sums, as a share of the planned one; the larger
  * one of GPUs and nodes. Of what processes take outside of adze's own memory nothing is known here.
- * To be called while all of it is there. Collective. */
+ * Sums below 1 MiB are judged as if they were that. To be called while all of it is there.
+ * Collective. */
 void az_plan_compare(double *out_difference, const az_plan *plan, const az_plan_input *input,
                      az_comm *comm);
 /* The lines of a run's banner. */

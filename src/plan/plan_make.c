@@ -31,13 +31,12 @@ static void warn(az_plan *plan, const char *fmt, ...)
     va_end(args);
 }
 
-static void explain_base(az_plan *plan, const az_sizes *s)
+static void explain_scope(az_plan *plan, const az_sizes *s)
 {
     const az_plan_choice *c = &plan->choice;
     const az_plan_keys *keys = &s->in->keys;
     const bool gpu = s->in->machine.gpu, all = c->n_resident == s->list.n_units;
     const char *domain = gpu ? "GPU" : "node";
-    char value[64];
     if (keys->map && !gpu)
         reason(plan, "scope", "node",
                "model.load: map: the copy is the system's cache of the files, %s that it may take "
@@ -64,8 +63,15 @@ static void explain_base(az_plan *plan, const az_sizes *s)
         reason(plan, "scope", "world",
                "a copy of %s does not fit in a %s beside what is computed: each holds 1/%d",
                az_format_bytes((double)plan->base_bytes), domain, s->domains.n_nodes);
+}
+
+static void explain_residency(az_plan *plan, const az_sizes *s)
+{
+    const az_plan_choice *c = &plan->choice;
+    const az_plan_keys *keys = &s->in->keys;
+    char value[64];
     snprintf(value, sizeof value, "%.0f %%", 100 * c->resident);
-    if (all)
+    if (c->n_resident == s->list.n_units)
         reason(plan, "residency", value, "nothing is gathered");
     else if (keys->resident >= 0)
         reason(plan, "residency", value, "%s says so: %d of %d units",
@@ -76,10 +82,16 @@ static void explain_base(az_plan *plan, const az_sizes *s)
         reason(plan, "residency", value,
                "memory left over keeps %d of %d units whole; as much less is gathered",
                c->n_resident, s->list.n_units);
+}
+
+static void explain_slots(az_plan *plan, const az_sizes *s)
+{
+    const az_plan_choice *c = &plan->choice;
+    char value[64];
     snprintf(value, sizeof value, "%d", c->slots);
     if (c->slots == 0)
         reason(plan, "slots", value, "nothing is gathered");
-    else if (keys->slots > 0)
+    else if (s->in->keys.slots > 0)
         reason(plan, "slots", value, "shard.slots says so");
     else
         reason(plan, "slots", value,
@@ -221,7 +233,9 @@ static void warn_of_cache(az_plan *plan, const az_sizes *s)
 void az_plan_explain(az_plan *plan, const az_sizes *s)
 {
     plan->n_reasons = plan->n_warnings = 0;
-    explain_base(plan, s);
+    explain_scope(plan, s);
+    explain_residency(plan, s);
+    explain_slots(plan, s);
     explain_transport(plan, s);
     explain_activations(plan, s);
     explain_order(plan, s);
