@@ -36,12 +36,15 @@ void az_device_describe(char *text, size_t size, const az_device *device);
 void az_device_say(const az_device *device, const az_comm *comm);
 /* The same and the program's version as lines of a YAML comment. Local. */
 az_err az_device_add_comment(az_str *out, const az_device *device, const az_comm *comm);
-/* How often the host waited for the GPU so far, by reason. Local. */
+/* How often the host waited for the GPU so far, by reason, and what of it was for other nodes.
+ * Local. */
 typedef struct {
     int64_t n[AZ_N_SYNCS];
+    az_fabric_stats fabric;
 } az_waits;
 void az_device_count_waits(const az_device *device, az_waits *out_waits);
-/* A line, on a GPU: by reason, a step, since they were counted. Local. */
+/* Lines, on a GPU: by reason, a step, since they were counted; what belongs to no step (loading,
+ * saving) in all. Local. */
 void az_device_say_waits(const az_device *device, const az_waits *since, int64_t n_steps);
 /* Lines, on a GPU whose operations are timed (az_dev_start_times): by operation, the longest first,
  * of this rank's GPU. Local. */

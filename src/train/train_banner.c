@@ -132,12 +132,41 @@ static void say_share(const char *name, double s, double whole)
         az_say("          %-10s %8.2fs  %5.1f %%", name, s, 100 * s / whole);
 }
 
+/* s: seconds of all ranks by operation. */
+static void say_times(const az_report *r, const double *s, const char *const *names, int n)
+{
+    const double whole = r->last - r->begin + r->eval_s;
+    double known = 0;
+    az_say("time      a rank's mean, of %s:", az_format_seconds(whole));
+    for (int i = 0; i < n; i++) {
+        const double mean = s[i] / az_comm_size(r->comm);
+        known += mean;
+        say_share(names[i], mean, whole);
+    }
+    say_share("other", whole - known, whole);
+    az_say("idle      %.1f %% of the ranks' time, estimated from how micro-batches fill the ranks",
+           100 * r->idle_s / fmax(r->last - r->begin, 1e-9));
+}
+
+/* peak: of the rank that had most. */
+static void say_memory(double peak)
+{
+    const char *label;
+    size_t bytes, most, small = 0;
+    az_say("peak      %s a rank; this rank's by category:", az_format_bytes(peak));
+    for (int i = 0; az_mem_get_label(i, &label, &bytes, &most); i++)
+        if ((double)most >= 0.01 * peak)
+            az_say("          %-18s %s", label, az_format_bytes((double)most));
+        else
+            small += most;
+    az_say("          %-18s %s", "smaller ones", az_format_bytes((double)small));
+}
+
 void az_report_summary(az_report *r, const az_engine *engine, az_pass *pass)
 {
     const az_pass_times t = az_pass_get_times(pass);
     const az_shard_stats shard = az_shard_get_stats(engine->shard);
     double s[] = {t.forward, t.head, t.recompute, t.backward, t.gather, r->optim_s};
-    double whole = r->last - r->begin + r->eval_s;
     enum { N = sizeof s / sizeof *s };
     static const char *const names[N] = {"forward",  "head",   "recompute",
                                          "backward", "gather", "optimizer"};
@@ -160,28 +189,11 @@ void az_report_summary(az_report *r, const az_engine *engine, az_pass *pass)
         az_say("eval      loss %.4f -> %.4f", r->first_eval, r->last_eval);
     if (r->skipped > 0)
         az_say("skipped   %lld steps whose gradient was not finite", (long long)r->skipped);
-    az_say("time      a rank's mean, of %s:", az_format_seconds(whole));
-    double known = 0;
-    for (int i = 0; i < N; i++) {
-        s[i] /= az_comm_size(r->comm);
-        known += s[i];
-        say_share(names[i], s[i], whole);
-    }
-    say_share("other", whole - known, whole);
-    az_say("idle      %.1f %% of the ranks' time, estimated from how micro-batches fill the ranks",
-           100 * r->idle_s / fmax(r->last - r->begin, 1e-9));
+    say_times(r, s, names, N);
     az_say("gathers   %s of %s received by each node, waited %.3f s a step for them",
            az_format_count(shard.gathers), az_format_bytes((double)shard.received_bytes),
-           s[4] / (double)r->steps);
-    az_say("peak      %s a rank; this rank's by category:", az_format_bytes(peak));
-    const char *label;
-    size_t bytes, most, small = 0;
-    for (int i = 0; az_mem_get_label(i, &label, &bytes, &most); i++)
-        if ((double)most >= 0.01 * peak)
-            az_say("          %-18s %s", label, az_format_bytes((double)most));
-        else
-            small += most;
-    az_say("          %-18s %s", "smaller ones", az_format_bytes((double)small));
+           s[4] / az_comm_size(r->comm) / (double)r->steps);
+    say_memory(peak);
     az_device_say_waits(&engine->device, &r->waits, r->steps);
     az_device_say_times(&engine->device);
     az_say("allocated %lld times in the step loop after the first step", (long long)r->allocations);

@@ -36,7 +36,7 @@ static void warn(const az_device *device, int n_ranks)
                device->n_gpus - n_ranks, device->n_gpus);
 }
 
-/* "2 GPU NVIDIA H100, bf16, one a rank: ..." */
+/* "2 x GPU NVIDIA H100, bf16, one a rank: ..." */
 static az_err add_device(az_str *out, const az_device *device, const az_comm *comm)
 {
     az_err err;
@@ -88,23 +88,51 @@ void az_device_count_waits(const az_device *device, az_waits *out_waits)
 {
     for (int why = 0; why < AZ_N_SYNCS; why++)
         out_waits->n[why] = az_dev_count_syncs(device->dev, (az_sync)why);
+    out_waits->fabric =
+        device->fabric != NULL ? az_fabric_get_stats(device->fabric) : (az_fabric_stats){0};
+}
+
+static bool is_of_steps(int why)
+{
+    return why != AZ_SYNC_START && why != AZ_SYNC_SAVE;
+}
+
+/* "loss 1.00, norm 2.00", or of what belongs to no step "start 12, save 2"; "never". */
+static az_err list_waits(az_str *out, const int64_t *n, int64_t n_steps, bool of_steps)
+{
+    az_err err = AZ_OK;
+    for (int why = 0; why < AZ_N_SYNCS; why++)
+        if (n[why] > 0 && is_of_steps(why) == of_steps)
+            AZ_TRY(az_str_add(out, "%s%s %.*f", out->len > 0 ? ", " : "",
+                              az_dev_sync_name((az_sync)why), of_steps ? 2 : 0,
+                              (double)n[why] / (double)(of_steps ? n_steps : 1)));
+    if (out->len == 0)
+        err = az_str_add(out, "never");
+out:
+    return err;
 }
 
 void az_device_say_waits(const az_device *device, const az_waits *since, int64_t n_steps)
 {
     az_waits now;
-    az_str text = {0};
+    az_str steps = {0}, once = {0};
     if (!az_dev_is_gpu(device->dev) || n_steps == 0)
         return;
     az_device_count_waits(device, &now);
     for (int why = 0; why < AZ_N_SYNCS; why++)
-        if (now.n[why] > since->n[why] &&
-            az_str_add(&text, "%s%s %.2f", text.len > 0 ? ", " : "", az_dev_sync_name((az_sync)why),
-                       (double)(now.n[why] - since->n[why]) / (double)n_steps) != AZ_OK)
-            break;
-    az_say("host      waited for the GPU so many times a step: %s",
-           text.len > 0 ? text.s : "never");
-    az_str_fini(&text);
+        now.n[why] -= is_of_steps(why) ? since->n[why] : 0;
+    if (list_waits(&steps, now.n, n_steps, true) == AZ_OK &&
+        list_waits(&once, now.n, n_steps, false) == AZ_OK)
+        az_say("host      waited for the GPU so many times a step: %s; in all: %s", steps.s,
+               once.s);
+    const int64_t received = now.fabric.received_bytes - since->fabric.received_bytes;
+    if (received > 0)
+        az_say("messages  %s a step came to this rank from other nodes, the host waited %.3f s a "
+               "step for them",
+               az_format_bytes((double)received / (double)n_steps),
+               (now.fabric.waited_s - since->fabric.waited_s) / (double)n_steps);
+    az_str_fini(&steps);
+    az_str_fini(&once);
 }
 
 /* The one with the most time after last, in order of the table where they are equal. */
