@@ -101,14 +101,24 @@ static void explain_slots(az_plan *plan, const az_sizes *s)
                    : "the next units come while one is used, and what is used again soon stays");
 }
 
+/* On GPUs: what is cut of the base lies in the nodes' own memory. */
+static bool hosts_hold_base(const az_plan *plan, const az_sizes *s)
+{
+    return s->in->machine.gpu && plan->choice.slots > 0 &&
+           az_plan_find_cut(s, &plan->choice) == AZ_CUT_HOST;
+}
+
 /* Who brings what is cut while ranks compute, and what that costs. */
 static void explain_transport(az_plan *plan, const az_sizes *s)
 {
     const az_machine *m = &s->in->machine;
+    const int lanes = m->topology.n_lanes;
+    const bool mpi = plan->choice.gathered && m->topology.n_nodes > 1 && !m->nccl;
     if (plan->choice.slots == 0 && !plan->choice.gathered)
         return;
-    if (m->gpu && az_plan_find_cut(s, &plan->choice) != AZ_CUT_HOST) {
-        reason(plan, "transport", "NCCL", "from GPU to GPU, queued ahead of what is computed");
+    if (m->gpu && !hosts_hold_base(plan, s)) {
+        reason(plan, "transport", mpi ? "NCCL, between nodes MPI" : "NCCL",
+               "from GPU to GPU, ahead of what is computed");
         return;
     }
     if (s->in->keys.poll)
@@ -116,9 +126,8 @@ static void explain_transport(az_plan *plan, const az_sizes *s)
                "shard.progress says so: units come mostly while a rank waits");
     else
         reason(plan, "transport", "thread",
-               "%d thread%s a node beside those that compute, which want%s a core of their own",
-               s->domains.n_lanes, s->domains.n_lanes > 1 ? "s" : "",
-               s->domains.n_lanes > 1 ? "" : "s");
+               "%d thread%s a node beside those that compute, which want%s a core of %s own", lanes,
+               lanes > 1 ? "s" : "", lanes > 1 ? "" : "s", lanes > 1 ? "their" : "its");
     if (!s->in->keys.poll && !m->gpu && m->cores > 0 && s->max_ranks * m->threads >= m->cores)
         warn(plan,
              "units come over the network, and all %d cores of a node compute: the threads that "
@@ -184,9 +193,12 @@ static void explain_adapter(az_plan *plan, const az_sizes *s)
                az_format_bytes(8.0 * (double)s->off[s->spans.n]));
     else
         reason(plan, "reduce", "step", "sums of all layers fit: they are reduced once a step");
-    reason(plan, "offload", "none",
-           s->in->machine.gpu ? "everything stays in the memory of the GPUs"
-                              : "the memory of the node is the only one there is");
+    if (!s->in->machine.gpu)
+        reason(plan, "offload", "none", "the memory of the node is the only one there is");
+    else if (hosts_hold_base(plan, s))
+        reason(plan, "offload", "base", "what is cut of the base lies in the nodes' own memory");
+    else
+        reason(plan, "offload", "none", "everything stays in the memory of the GPUs");
 }
 
 static void warn_of_idle(az_plan *plan, const az_sizes *s)
