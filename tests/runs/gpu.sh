@@ -42,6 +42,7 @@ for compute in f32 bf16; do
     set -- run.device=gpu run.compute=$compute
     run first 1 1 0 "$@"
     grep -q '^allocated 0 times' "$tmp/log" || fail "the step loop allocates"
+    grep -Eq '^host .* a step: loss [0-9.]+, norm 2.00; in all: start [0-9]+, save [0-9]+$' "$tmp/log" || fail "waits"
     [ $compute = f32 ] && near cpu first 1e-5 || near cpu first 0.01
     same 1 1 1 "$@" shard.accumulation=layer_major shard.activations=keep
     same 2 1 2 "$@"
