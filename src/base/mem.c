@@ -39,11 +39,16 @@ static int find_label(const char *name)
     return n_labels++;
 }
 
-static void add_bytes(int label, size_t bytes)
+static void add_to_label(int label, size_t bytes)
 {
     labels[label].bytes += bytes;
     if (labels[label].bytes > labels[label].peak_bytes)
         labels[label].peak_bytes = labels[label].bytes;
+}
+
+static void add_bytes(int label, size_t bytes)
+{
+    add_to_label(label, bytes);
     total.bytes += bytes;
     if (total.bytes > total.peak_bytes)
         total.peak_bytes = total.bytes;
@@ -161,6 +166,11 @@ bool az_mem_get_label(int i, const char **out_label, size_t *out_bytes, size_t *
 void az_mem_count(const char *label, int64_t bytes)
 {
     add_bytes(find_label(label), (size_t)bytes); /* modulo 2^64: less where it is negative */
+}
+
+void az_mem_count_apart(const char *label, int64_t bytes)
+{
+    add_to_label(find_label(label), (size_t)bytes);
 }
 
 void az_mem_set_fault(long n)

@@ -35,6 +35,8 @@ bool az_mem_get_label(int i, const char **out_label, size_t *out_bytes, size_t *
 /* Count memory that does not come from here (shared by processes) in a category; bytes < 0: it is
  * gone. */
 void az_mem_count(const char *label, int64_t bytes);
+/* The same for memory that is not the host's: it is in no total. */
+void az_mem_count_apart(const char *label, int64_t bytes);
 /* Make the n-th allocation from now fail (tests); n < 0: none. */
 void az_mem_set_fault(long n);
 

@@ -23,12 +23,21 @@ static const char *name_of(const char *category)
     return names[n_names++];
 }
 
+/* A GPU's memory is apart from the host's. */
+static void count(const char *category, int64_t bytes)
+{
+    if (strncmp(category, "GPU ", 4) == 0)
+        az_mem_count_apart(category, bytes);
+    else
+        az_mem_count(category, bytes);
+}
+
 static az_err remember(az_dev *dev, void *p, size_t bytes, const char *category)
 {
     az_err err;
     AZ_TRY(AZ_GROW(dev->blocks, dev->n_blocks + 1, "devices"));
     dev->blocks[dev->n_blocks++] = (az_dev_block){p, bytes, category};
-    az_mem_count(category, (int64_t)bytes);
+    count(category, (int64_t)bytes);
 out:
     return err;
 }
@@ -37,7 +46,7 @@ static void forget(az_dev *dev, const void *p)
 {
     for (size_t i = dev->n_blocks; i-- > 0;)
         if (dev->blocks[i].p == p) {
-            az_mem_count(dev->blocks[i].category, -(int64_t)dev->blocks[i].bytes);
+            count(dev->blocks[i].category, -(int64_t)dev->blocks[i].bytes);
             dev->blocks[i] = dev->blocks[--dev->n_blocks];
             return;
         }

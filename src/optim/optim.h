@@ -73,6 +73,9 @@ void az_optim_add_loss(az_optim *optim, double loss);
  * gradient or loss is not finite (or beyond the range of fixed point) nothing is updated.
  * Collective. */
 az_optim_result az_optim_step(az_optim *optim, double lr);
+/* How long steps have taken so far, by the device's clock: no time that passes take is counted. A
+ * GPU's last step is missing as long as the GPU is not done with it. Local. */
+double az_optim_get_seconds(az_optim *optim);
 /* Whether the last step's gradient has anything but zeros in the owned part of elements [off,
  * off+n). Local. */
 bool az_optim_has_gradient(az_optim *optim, int64_t off, int64_t n);

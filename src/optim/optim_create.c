@@ -57,6 +57,8 @@ az_err az_optim_create(az_optim **out_optim, az_params *params, const az_optim_o
     *out_optim = NULL;
     err = prepare(&o, params, options, reduce, comm);
     AZ_TRY(az_comm_agree(comm, err));
+    err = az_optim_create_times(o);
+    AZ_TRY(az_comm_agree(comm, err));
     AZ_TRY(o->way->create(o));
     AZ_TRY(az_shared_create(&o->square_memory, (size_t)o->n_blocks * sizeof *o->squares,
                             "adze-squares", "optimizer", 0, comm));
@@ -72,6 +74,7 @@ void az_optim_destroy(az_optim *opt_optim)
 {
     if (opt_optim == NULL)
         return;
+    az_optim_destroy_times(opt_optim);
     opt_optim->way->destroy(opt_optim);
     az_shared_destroy(opt_optim->square_memory);
     az_free(opt_optim->cuts);

@@ -72,6 +72,11 @@ struct az_optim {
     int64_t extras[AZ_OPTIM_N_EXTRAS];
     double limit; /* largest value one micro-batch may add */
     int64_t updates;
+    /* Of the GPU's steps, by turns: where each begins and ends in the compute queue. */
+    az_event *begun[2], *ended[2];
+    bool timed[2];
+    int time_turn;
+    double seconds;
     az_optim_host host;
     az_optim_device device;
 };
@@ -82,6 +87,12 @@ static inline int64_t *az_optim_find_sums(const az_optim *o, int layer)
     return o->reduce == AZ_REDUCE_STEP ? o->sum + o->spans->off[layer]
                                        : o->sum + o->turn % 2 * o->half;
 }
+/* Time of the steps (optim_time.c): what of it is done is added up, a turn at a time. */
+az_err az_optim_create_times(az_optim *optim);
+void az_optim_destroy_times(az_optim *optim);
+void az_optim_begin_time(az_optim *optim);
+void az_optim_end_time(az_optim *optim);
+
 /* Bytes of a rank's own that both ways take, and that a node's ranks share. */
 az_footprint az_optim_measure_common(const az_spans *spans, const az_topology *topology);
 

@@ -48,7 +48,7 @@ static double global_norm(az_optim *o)
     return sqrt(sum);
 }
 
-az_optim_result az_optim_step(az_optim *o, double lr)
+static az_optim_result make_step(az_optim *o, double lr)
 {
     az_optim_result result = {.clip = 1};
     o->way->count(o);
@@ -74,5 +74,13 @@ az_optim_result az_optim_step(az_optim *o, double lr)
         o->kern->op->adamw(o->kern->self, az_params_get_slice_d(o->params), o->m, o->v, o->own,
                            result.clip, (size_t)o->n_own, &adamw);
     az_params_share_updated(o->params);
+    return result;
+}
+
+az_optim_result az_optim_step(az_optim *o, double lr)
+{
+    az_optim_begin_time(o);
+    const az_optim_result result = make_step(o, lr);
+    az_optim_end_time(o);
     return result;
 }

@@ -34,7 +34,7 @@ typedef struct {
     const az_shard *shard;
     az_waits waits;        /* before the first step */
     az_shard_stats before; /* of shard, at the end of the last step or pause */
-    double idle_s, optim_s, eval_s;
+    double idle_s, eval_s;
     double first_eval, last_eval, first_loss, last_loss;
 } az_report;
 
@@ -66,6 +66,6 @@ void az_report_pause(az_report *report, double seconds);
 void az_report_sync(az_report *report);
 void az_report_eval(az_report *report, int64_t step, const az_eval_result *result);
 /* How it went: losses, time by operation, memory by category. Collective. */
-void az_report_summary(az_report *report, const az_engine *engine, az_pass *pass);
+void az_report_summary(az_report *report, const az_engine *engine, az_pass *pass, az_optim *optim);
 
 #endif

@@ -148,31 +148,59 @@ static void say_times(const az_report *r, const double *s, const char *const *na
            100 * r->idle_s / fmax(r->last - r->begin, 1e-9));
 }
 
-/* peak: of the rank that had most. */
-static void say_memory(double peak)
+static bool is_of_gpu(const char *label)
+{
+    return strncmp(label, "GPU ", 4) == 0;
+}
+
+/* The most of this rank's GPU: its blocks stay for the run. */
+static double sum_gpu(void)
+{
+    const char *label;
+    size_t bytes, most, sum = 0;
+    for (int i = 0; az_mem_get_label(i, &label, &bytes, &most); i++)
+        sum += is_of_gpu(label) ? most : 0;
+    return (double)sum;
+}
+
+/* peak: of the rank that had most, of the host's memory or of its GPU's. */
+static void say_memory(double peak, bool gpu)
 {
     const char *label;
     size_t bytes, most, small = 0;
-    az_say("peak      %s a rank; this rank's by category:", az_format_bytes(peak));
+    az_say("peak      %s a %s; this rank's by category, each at its own peak:",
+           az_format_bytes(peak), gpu ? "GPU" : "rank");
     for (int i = 0; az_mem_get_label(i, &label, &bytes, &most); i++)
-        if ((double)most >= 0.01 * peak)
+        if (is_of_gpu(label) == gpu && (double)most >= 0.01 * peak)
             az_say("          %-18s %s", label, az_format_bytes((double)most));
-        else
+        else if (is_of_gpu(label) == gpu)
             small += most;
     az_say("          %-18s %s", "smaller ones", az_format_bytes((double)small));
 }
 
-void az_report_summary(az_report *r, const az_engine *engine, az_pass *pass)
+static void say_gathers(const az_shard_stats *shard, double waited)
+{
+    if (shard->received_bytes == 0)
+        az_say("gathers   %s, nothing comes from other nodes, waited %.3f s a step for them",
+               az_format_count(shard->gathers), waited);
+    else
+        az_say("gathers   %s of %s received by each node, waited %.3f s a step for them",
+               az_format_count(shard->gathers), az_format_bytes((double)shard->received_bytes),
+               waited);
+}
+
+void az_report_summary(az_report *r, const az_engine *engine, az_pass *pass, az_optim *optim)
 {
     const az_pass_times t = az_pass_get_times(pass);
     const az_shard_stats shard = az_shard_get_stats(engine->shard);
-    double s[] = {t.forward, t.head, t.recompute, t.backward, t.gather, r->optim_s};
-    enum { N = sizeof s / sizeof *s };
-    static const char *const names[N] = {"forward",  "head",   "recompute",
-                                         "backward", "gather", "optimizer"};
+    double s[] = {t.forward, t.head, t.recompute, t.backward, az_optim_get_seconds(optim),
+                  t.gather};
+    enum { N = sizeof s / sizeof *s, GATHER = N - 1 };
+    static const char *const names[N] = {"forward",  "head",      "recompute",
+                                         "backward", "optimizer", "gather"};
     az_comm_sum_f64(r->comm, s, N);
-    double peak = (double)az_mem_get_total().peak_bytes;
-    az_comm_max_f64(r->comm, &peak, 1);
+    double peaks[] = {(double)az_mem_get_total().peak_bytes, sum_gpu()};
+    az_comm_max_f64(r->comm, peaks, 2);
     if (!az_log_is_speaker())
         return;
     if (r->steps == 0) {
@@ -189,11 +217,12 @@ void az_report_summary(az_report *r, const az_engine *engine, az_pass *pass)
         az_say("eval      loss %.4f -> %.4f", r->first_eval, r->last_eval);
     if (r->skipped > 0)
         az_say("skipped   %lld steps whose gradient was not finite", (long long)r->skipped);
-    say_times(r, s, names, N);
-    az_say("gathers   %s of %s received by each node, waited %.3f s a step for them",
-           az_format_count(shard.gathers), az_format_bytes((double)shard.received_bytes),
-           s[4] / az_comm_size(r->comm) / (double)r->steps);
-    say_memory(peak);
+    /* A GPU computes while the host waits: only its own times add up. */
+    say_times(r, s, names, az_dev_is_gpu(engine->device.dev) ? GATHER : N);
+    say_gathers(&shard, s[GATHER] / az_comm_size(r->comm) / (double)r->steps);
+    say_memory(peaks[0], false);
+    if (peaks[1] > 0)
+        say_memory(peaks[1], true);
     az_device_say_waits(&engine->device, &r->waits, r->steps);
     az_device_say_times(&engine->device);
     az_say("allocated %lld times in the step loop after the first step", (long long)r->allocations);

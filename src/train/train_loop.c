@@ -123,9 +123,7 @@ static az_err step(az_run *r)
         AZ_TRY(az_pass_train(r->pass, r->schedule, round, left < group ? left : group,
                              1 / (double)info.n_targets, seed, s, r->optim));
     }
-    const double begin = az_now();
     az_optim_result result = az_optim_step(r->optim, lr);
-    r->report.optim_s += az_now() - begin;
     if (s == 0 && result.finite)
         check_reached(r);
     az_report_step(&r->report, s, &info, &result, lr);

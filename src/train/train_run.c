@@ -366,7 +366,7 @@ az_err az_train_run(const az_deck *deck, az_comm *comm)
         az_say("base      unchanged, hash of what rank 0's node holds %016llx",
                (unsigned long long)hash);
     }
-    az_report_summary(&r.report, &r.engine, r.pass);
+    az_report_summary(&r.report, &r.engine, r.pass, r.optim);
     compare_plan(&r);
     say_saves(&r);
     choose_adapter(&r);

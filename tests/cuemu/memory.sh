@@ -42,6 +42,10 @@ for how in '1' "2 $world shard.activations=recompute" "4/2 $world" "4/2 $world c
     [ "$(grep -c '^planned .* % off$' "$tmp/log")" = 2 ] || fail "$how: GPU and node are not compared"
 done
 says '^links     measured: from the host into a GPU '
+says '^peak .* a rank; ' && says '^peak .* a GPU; '
+# Times are of one clock: nothing is counted twice.
+sed -n 's/^ \{10\}\(forward\|head\|recompute\|backward\|gather\|optimizer\|other\) .* \([0-9.]*\) %$/\2/p' "$tmp/log" |
+    awk '{ sum += $1 } END { exit !(NR > 3 && sum < 100.5) }' || fail 'times by operation do not add up'
 
 # ---- what does not fit, and less than was said
 CUEMU_MEMORY=$((150 << 20)) run 2 1 run.compute=f32 train.micro_batch_size=8

@@ -7,7 +7,8 @@ deck=$src/tests/runs/exact.yaml
 reference shard.scope=world
 # received: what the summary says that a node has received
 received() {
-    sed -nE 's/^gathers   [0-9,]* of ([0-9.]+ [A-Za-z]+) received by each node, waited .*/\1/p' "$tmp/log"
+    sed -nE 's/^gathers   [0-9,]*, nothing comes from other nodes, waited .*/0 B/p
+        s/^gathers   [0-9,]* of ([0-9.]+ [A-Za-z]+) received by each node, waited .*/\1/p' "$tmp/log"
 }
 for nodes in 1 2; do
     same 4 $nodes shard.scope=node
