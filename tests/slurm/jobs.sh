@@ -46,19 +46,24 @@ cat >see <<'SEE'
 [ "$1" = deck ] && echo "$PWD/gpu" || echo "task sees ${CUDA_VISIBLE_DEVICES-0,1,2,3} GPUs, ordered by ${CUDA_DEVICE_ORDER:-}"
 SEE
 chmod +x see
-gpu() {
-    job[$1]=$(ADZE=$tmp/see ADZE_LAUNCH=$2 sbatch --parsable -N 2 --ntasks-per-node=2 --gpus-per-node=4 -c 1 --time=5 \
-        --output="$tmp/log.$1" "$src/batch/train-gpu.sbatch" deck.yaml) || fail "sbatch of $1"
+sed '/^#SBATCH --gpus-per-node/d; s/^##SBATCH --gres/#SBATCH --gres/' "$src/batch/train-gpu.sbatch" >gres.sbatch
+gpu() { # gpu NAME LAUNCHER SCRIPT OPTIONS...
+    local name=$1 launcher=$2 script=$3
+    shift 3
+    job[$name]=$(ADZE=$tmp/see ADZE_LAUNCH=$launcher sbatch --parsable -N 2 --ntasks-per-node=2 -c 1 --time=5 \
+        --output="$tmp/log.$name" "$@" "$script" deck.yaml) || fail "sbatch of $name"
 }
-gpu gpu-srun "$srun"
-gpu gpu-mpiexec mpiexec
+gpu gpu-srun "$srun" "$src/batch/train-gpu.sbatch" --gpus-per-node=4
+gpu gpu-mpiexec mpiexec "$src/batch/train-gpu.sbatch" --gpus-per-node=4
+gpu gpu-gres "$srun" gres.sbatch
 one=$(srun -N 2 --ntasks-per-node=2 --gpus-per-task=1 bash -c 'echo "$CUDA_VISIBLE_DEVICES"' | sort | uniq -c | xargs)
 [ "$one" = "2 0 2 1" ] || fail "the stand-ins for GPUs are not bound where they should be: $one"
 
 (cd "$build" && adze 1 train "$deck" output.dir="$tmp/alone" && adze 1 train "$deck" output.dir="$tmp/two" lora.r=2 eval.split=0.2) ||
     fail "training on one rank without Slurm"
 
-for name in gpu-srun gpu-mpiexec; do
+grep -q '^#SBATCH --gres=gpu:4$' gres.sbatch || fail "train-gpu.sbatch has no line with --gres"
+for name in gpu-srun gpu-mpiexec gpu-gres; do
     job_wait "${job[$name]}" 60
     [ "$job_end" = COMPLETED ] || failed $name "the job ended as $job_end"
     [ "$(grep -c '^task sees 0,1,2,3 GPUs, ordered by PCI_BUS_ID$' "log.$name")" = 4 ] || failed $name "not 4 tasks see all GPUs"

@@ -73,6 +73,11 @@ kill -$KILL $PARENT
 for i in 1 2 3; do sleep 0.1; done
 exit $code
 STUB
+cat >"$tmp/bin/srun" <<'STUB'
+#!/bin/bash
+while [[ $1 == -* ]]; do [ "$1" != -n ] || shift; shift; done
+exec "$@"
+STUB
 chmod +x "$tmp"/bin/*
 
 # case SCRIPT WANTED PATTERN VARIABLE=VALUE...: runs it as job 77; the exit code, and what the output must match
@@ -149,6 +154,24 @@ for script in train-long.sbatch train-gpu.sbatch; do
     try $script 138 'requeue   no' CODE=138
     requeued ''
 done
+
+# ---- GPUs: srun is told how many there are on a node where Slurm says so, by whichever of its variables, else nothing
+fresh
+gpu() { # gpu OPTION PATTERN VARIABLE=VALUE...
+    local option=$1 pattern=$2
+    shift 2
+    try train-gpu.sbatch 0 "$pattern" ADZE_LAUNCH=srun "$@"
+    grep -qF "command   srun -n 3 --kill-on-bad-exit=1 $option--gpu-bind=none --cpu-bind=cores adze train" "$tmp/log" ||
+        fail "train-gpu.sbatch $*: srun has other options"
+}
+gpu '--gpus-per-node=3 ' 'gpus      3 a node' SLURM_GPUS_PER_NODE=3
+[ "$(grep -c '^gpus' "$tmp/log")" = 1 ] || fail "as many tasks as GPUs, and something is said of it"
+gpu '--gpus-per-node=4 ' 'gpus      1 of them a node stay idle: there are 3 tasks a node' SLURM_GPUS_PER_NODE=a100:3,v100:1
+gpu '--gpus-per-node=2 ' 'gpus      too few: 3 tasks a node' SLURM_GPUS_ON_NODE=2
+gpu '--gpus-per-node=2 ' 'gpus      2 a node' SLURM_JOB_GPUS=0,3
+gpu '' 'gpus      Slurm does not say' SLURM_GPUS=9 SLURM_GPUS_ON_NODE=5
+gpu '' 'gpus      Slurm does not say'
+arguments='d.yaml run.device=auto' try train-gpu.sbatch 0 'adze train d.yaml run.device=auto threads'
 
 arguments='eval d.yaml' try adze.sbatch 0 'command   launch -n 3 adze eval d.yaml'
 arguments='export a b' try adze.sbatch 3 $'command    adze export a b\nadze export a b' CODE=3
