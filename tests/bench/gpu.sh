@@ -1,6 +1,6 @@
 #!/bin/bash
-# gpu.sh [BUILD]: what adze does on a real GPU, in less than 8 minutes: it is built in BUILD (default: a scratch folder), its
-# tests run with the real backend, and a model of the shape of Llama-2-7B with random weights in bf16 is trained with an
+# gpu.sh [BUILD]: what adze does on a real GPU, in less than 8 minutes: it is built in the folder BUILD (default: a scratch
+# folder; one that configure has been run in is used as it is), its tests run with the real backend, and a model of the shape of Llama-2-7B with random weights in bf16 is trained with an
 # adapter of rank 8 on all linears and sequences of 4096 tokens. Said are tokens/s, the share of the GPU's peak, memory
 # against the plan, and the time of each operation. For people: speed is not judged, the tests are. Exit code 0: all tests
 # passed and the training ended; 77: something is missing, which is named.
@@ -67,7 +67,10 @@ say "${gpu:-no GPU, the stand-in for CUDA}; $("$nvcc" --version | sed -n 's/.*re
 
 build=${1:-$scratch/build}
 mkdir -p "$build" && cd "$build" || exit 99
+build=$PWD
 if [ ! -f Makefile ]; then
+    [ ! -f "$src/config.status" ] ||
+        stop "$src is configured itself, so no other folder can be: make distclean there, or give it: gpu.sh $src"
     [ -f "$src/configure" ] || (cd "$src" && autoreconf -fi) >autoreconf.log 2>&1 || stop "autoreconf failed: see autoreconf.log"
     arch=$([ -n "$gpu" ] && echo native || echo sm_90)
     "$src/configure" -q --with-cuda NVCC="$nvcc" NVCCFLAGS="-O3 -arch=$arch" MPIEXEC="$mpiexec" >configure.log 2>&1 ||
@@ -80,12 +83,13 @@ for file in "$src"/tests/*/*.cuda; do
     programs+=("${name%.cuda}")
 done
 [ -n "$gpu" ] || programs+=(tests/cuemu/adze-cuemu.so)
+say "building in $build, which takes minutes"
 make -s -j"$(nproc)" adze adze-cuda.so tests/tools/random_model tests/tools/yield.so "${programs[@]}" >make.log 2>&1 ||
     { grep -iE 'error|\*\*\*' make.log | head -n 20 && stop "the build failed: see $build/make.log"; }
 export ADZE_BACKEND=$PWD/adze-cuda.so
 [ -n "$gpu" ] || export ADZE_BACKEND=$PWD/tests/cuemu/adze-cuemu.so
 [ -n "$gpu" ] || n_gpus=4
-say "built; $(./adze --version | grep -o 'GPUs: .*')"
+say "built; $(./adze --version | sed -n 's/.*\(GPUs: .*\))$/\1/p')"
 
 # ---- tests: each on as many ranks as it asks for, where there are so many GPUs. What is the stand-in's own is skipped there.
 
@@ -183,13 +187,17 @@ awk -F '[:,}]' -v D="${shape[0]}" -v F="${shape[1]}" -v L="${shape[2]}" -v H="${
         n++
         if (n > 2 || steps < 3) { all += tokens; time += seconds; used++ }
     }
+    function si(x, p) { # with a prefix
+        while (x >= 1000 && p < 5) { x /= 1000; p++ }
+        return sprintf("%.3g %s", x, p > 0 ? substr("kMGTP", p, 1) : "")
+    }
     END {
         if (time <= 0) exit 1
         weights = L * (D * H * K * 2 + D * G * K * 2 + 3 * D * F) + D * V
         flop = 4 * weights + 12 * H * K * T / 2 * L
-        printf "speed     %.0f tokens/s over %d steps (the first two left out), %.2f s a step, %.2f GFLOP a token: %.1f TFLOPS a GPU", all / time,
-            used, time / used, flop / 1e9, flop * all / time / 1e12 / ranks
-        if (peak > 0) printf ", %.1f %% of %d", 100 * flop * all / time / 1e12 / ranks / peak, peak
+        printf "speed     %.0f tokens/s over %d steps (the first two left out), %.3g s a step, %sFLOP a token: %sFLOPS a GPU", all / time,
+            used, time / used, si(flop), si(flop * all / time / ranks)
+        if (peak > 0) printf ", %.1f %% of %d TFLOPS", 100 * flop * all / time / 1e12 / ranks / peak, peak
         else printf "; the peak of this GPU is not known: give PEAK"
         print ""
     }' "$scratch/out/metrics.jsonl" || stop "no steps in metrics.jsonl"
