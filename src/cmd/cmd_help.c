@@ -18,9 +18,9 @@ static az_err add_overview(az_str *out)
     AZ_TRY(az_str_add(out, "\nsections of a deck (`adze help SECTION`; `adze help keys` lists all "
                            "keys, `adze help KEY` explains one):\n"));
     AZ_TRY(az_deck_help_sections(out));
-    err = az_str_add(
-        out, "\nexit codes: 0 done, 2 the input is at fault, 3 the environment is "
-             "(disk, memory), 4 a rank was lost,\n75 asked to stop; what was done is kept\n");
+    err = az_str_add(out, "\nexit codes: 0 done, 2 the input is at fault, 3 the environment is "
+                          "(disk, memory), 4 a rank was lost\nor a GPU failed, 75 asked to stop; "
+                          "what was done is kept\n");
 out:
     return err;
 }
