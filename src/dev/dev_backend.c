@@ -15,31 +15,60 @@
 
 static void *handle;
 
-/* Beside an installed program's library directory, or beside a program that was built and not
- * installed. */
-static const char *find_file(char *path, size_t size)
+/* Directories that the file was looked for in, and where it is. A program that was moved after it
+ * was installed has its libraries in ../lib/adze, and one that was not installed in its own
+ * directory. */
+typedef struct {
+    char text[2048], path[4096];
+    bool found;
+} search;
+
+static void look_into(search *s, const char *dir, const char *rest)
+{
+    if (s->found)
+        return;
+    const size_t len = strlen(s->text);
+    snprintf(s->text + len, sizeof s->text - len, "%s%s%s", len > 0 ? ", " : "", dir, rest);
+    const int n = snprintf(s->path, sizeof s->path, "%s%s/%s", dir, rest, NAME);
+    s->found = n < (int)sizeof s->path && az_file_exists(s->path);
+}
+
+static void find_file(search *s)
+{
+    char own[4096];
+    look_into(s, AZ_PKGLIBDIR, "");
+    const ssize_t n = readlink("/proc/self/exe", own, sizeof own - 1);
+    own[n > 0 ? n : 0] = '\0';
+    char *slash = strrchr(own, '/');
+    if (slash == NULL)
+        return;
+    *slash = '\0';
+    look_into(s, own, "/../lib/adze");
+    look_into(s, own, "");
+}
+
+static const char *find_backend(search *s, char *out_why, size_t size)
 {
     const char *named = getenv(VARIABLE);
-    if (named != NULL && *named != '\0')
-        return named;
-    snprintf(path, size, "%s/%s", AZ_PKGLIBDIR, NAME);
-    if (az_file_exists(path))
-        return path;
-    const ssize_t n = readlink("/proc/self/exe", path, size - sizeof "/" NAME);
-    char *slash = n > 0 ? memrchr(path, '/', (size_t)n) : NULL;
-    if (slash != NULL)
-        memcpy(slash, "/" NAME, sizeof "/" NAME);
-    return path;
+    if (named == NULL || *named == '\0') {
+        find_file(s);
+        if (s->found)
+            return s->path;
+        snprintf(out_why, size, "adze was built without CUDA (no " NAME " in %s)", s->text);
+    } else {
+        if (az_file_exists(named))
+            return named;
+        snprintf(out_why, size, VARIABLE ": %s is not there", named);
+    }
+    return NULL;
 }
 
 const az_dev_backend *az_dev_open_backend(char *out_why, size_t size)
 {
-    char path[4096];
-    const char *file = find_file(path, sizeof path);
-    if (handle == NULL && !az_file_exists(file)) {
-        snprintf(out_why, size, "adze was built without CUDA (%s is not there)", file);
+    search s = {0};
+    const char *file = handle == NULL ? find_backend(&s, out_why, size) : "the backend";
+    if (file == NULL)
         return NULL;
-    }
     if (handle == NULL)
         handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (handle == NULL) {

@@ -51,7 +51,9 @@ static const card *card_of(const opening *o, int rank)
 static az_err refuse_missing(const opening *o, const char *why, int64_t n_with, int64_t n_ranks)
 {
     if (o->asked == KIND_GPU && n_with == 0)
-        return az_deck_fail(o->deck, "run.device", "gpu: %s has no GPU that can be used: %s",
+        return az_deck_fail(o->deck, "run.device",
+                            "%s has no GPU that can be used: %s. Ask the job for GPUs "
+                            "(--gpus-per-node), or give run.device=cpu",
                             o->own.host, why);
     return az_deck_fail(o->deck, "run.device",
                         "%lld of %lld ranks see a GPU, but rank %d on %s does not: %s. All ranks "

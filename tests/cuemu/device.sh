@@ -27,12 +27,12 @@ train="./adze train $tmp/deck.yaml"
 printf 'no library' >"$tmp/text.so"
 while IFS='|' read -r file why; do
     export ADZE_BACKEND=$file
-    try 2 "run.device: gpu: .* has no GPU that can be used: $why" $train run.device=gpu
+    try 2 "run.device: .* has no GPU that can be used: $why" $train run.device=gpu
     try 0 "^device +CPU, f32 \(run.device is auto; $why" $train
     try 2 "run.compute: bf16: the CPU computes in f32 alone, and there is no GPU: $why" $train run.compute=bf16
     try 0 "GPUs: none: $why" ./adze --version
 done <<TABLE
-$tmp/none.so|adze was built without CUDA \($tmp/none.so is not there\)
+$tmp/none.so|ADZE_BACKEND: $tmp/none.so is not there
 $tmp/text.so|$tmp/text.so: (file too short|invalid ELF header)
 TABLE
 try 0 '^device +CPU, f32$' $train run.device=cpu
@@ -41,7 +41,7 @@ try 2 'run.compute: bf16: the CPU computes in f32 alone, and run.device is cpu' 
 # The real backend, on a machine without a driver.
 if [ -f adze-cuda.so ] && [ ! -e /proc/driver/nvidia ]; then
     export ADZE_BACKEND=$PWD/adze-cuda.so
-    try 2 'has no GPU that can be used: no driver of NVIDIA.s is loaded$' $train run.device=gpu
+    try 2 'has no GPU that can be used: no driver of NVIDIA.s is loaded. Ask the job for GPUs .--gpus-per-node., or give run.device=cpu$' $train run.device=gpu
     try 0 '^device +CPU, f32 \(run.device is auto; no driver of NVIDIA.s is loaded\)' $train
 else
     echo "not tried: the real backend without a driver"
@@ -50,8 +50,11 @@ fi
 # ---- the stand-in: what the ranks see
 [ -f "$backend" ] || { echo "the stand-in for CUDA was not built (no C++17 compiler)" && exit 0; }
 export ADZE_BACKEND=$backend
+mkdir -p "$tmp/moved/bin" "$tmp/moved/lib/adze"
+cp adze "$tmp/moved/bin/" && cp "$backend" "$tmp/moved/lib/adze/adze-cuda.so"
+[ -f /usr/local/lib/adze/adze-cuda.so ] || try 0 'GPUs: 1 x cuemu ' env -u ADZE_BACKEND CUEMU_DEVICES=1 "$tmp/moved/bin/adze" --version
 try 0 'GPUs: 3 x cuemu .*; CUDA runtime [0-9.]+, driver for [0-9.]+' env CUEMU_DEVICES=3 ./adze --version
-CUDA_VISIBLE_DEVICES='' try 2 'run.device: gpu: .* has no GPU that can be used' $train run.device=gpu
+CUDA_VISIBLE_DEVICES='' try 2 'run.device: .* has no GPU that can be used' $train run.device=gpu
 m="${MPIEXEC:-mpiexec}"
 export LD_PRELOAD=$yield
 CUEMU_DEVICES=2 try 2 'has 3 ranks, which see 2 GPUs .*--ntasks-per-node=2' $m -n 3 $train
