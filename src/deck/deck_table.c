@@ -694,9 +694,8 @@ const az_key az_keys[] = {
      .absent = "what control groups, Slurm and the kernel allow, less a reserve of 5 % (128 MiB to "
                "8 GiB); on GPUs what is free, less 2 %",
      .unit = "of a node's ranks together, or of a GPU",
-     .text =
-         "Memory that the run may fill; how the base and what is computed from it lie in memory "
-         "follows from it.",
+     .text = "Memory that the run may fill, of a GPU with what CUDA and NCCL take; how the base "
+             "and what is computed from it lie in memory follows from it.",
      .resume = true},
     {.name = "run.device",
      .also = "device use_cpu no_cuda",

@@ -59,6 +59,8 @@ void az_dev_unpin(az_dev *dev, void *p);
 /* An arena (base/mem.h) in device memory: between the two carvings. */
 az_err az_dev_arena_init(az_dev *dev, az_arena *arena, const char *category);
 void az_dev_arena_fini(az_dev *dev, az_arena *arena);
+/* The most bytes of the GPU's memory that were held here at a time; 0 on the CPU. */
+size_t az_dev_get_most(const az_dev *dev);
 /* Bytes of the GPU's memory that are free, and all of it. */
 az_err az_dev_get_memory(az_dev *dev, size_t *out_free, size_t *out_total);
 

@@ -24,12 +24,21 @@ static const char *name_of(const char *category)
 }
 
 /* A GPU's memory is apart from the host's. */
-static void count(const char *category, int64_t bytes)
+static void count(az_dev *dev, const char *category, int64_t bytes)
 {
-    if (strncmp(category, "GPU ", 4) == 0)
-        az_mem_count_apart(category, bytes);
-    else
+    if (strncmp(category, "GPU ", 4) != 0) {
         az_mem_count(category, bytes);
+        return;
+    }
+    az_mem_count_apart(category, bytes);
+    dev->held += (size_t)bytes; /* modulo 2^64: less where it is negative */
+    if (dev->held > dev->most_held)
+        dev->most_held = dev->held;
+}
+
+size_t az_dev_get_most(const az_dev *dev)
+{
+    return dev->most_held;
 }
 
 static az_err remember(az_dev *dev, void *p, size_t bytes, const char *category)
@@ -37,7 +46,7 @@ static az_err remember(az_dev *dev, void *p, size_t bytes, const char *category)
     az_err err;
     AZ_TRY(AZ_GROW(dev->blocks, dev->n_blocks + 1, "devices"));
     dev->blocks[dev->n_blocks++] = (az_dev_block){p, bytes, category};
-    count(category, (int64_t)bytes);
+    count(dev, category, (int64_t)bytes);
 out:
     return err;
 }
@@ -46,7 +55,7 @@ static void forget(az_dev *dev, const void *p)
 {
     for (size_t i = dev->n_blocks; i-- > 0;)
         if (dev->blocks[i].p == p) {
-            count(dev->blocks[i].category, -(int64_t)dev->blocks[i].bytes);
+            count(dev, dev->blocks[i].category, -(int64_t)dev->blocks[i].bytes);
             dev->blocks[i] = dev->blocks[--dev->n_blocks];
             return;
         }

@@ -38,6 +38,7 @@ struct az_dev {
     az_trail trails[AZ_N_QUEUES];
     az_dev_block *blocks;
     size_t n_blocks;
+    size_t held, most_held; /* bytes of the GPU's memory: now, and the most so far */
     az_dev_fail *fail;
     void *fail_context;
     az_dev_waiting *waiting;

@@ -153,16 +153,6 @@ static bool is_of_gpu(const char *label)
     return strncmp(label, "GPU ", 4) == 0;
 }
 
-/* The most of this rank's GPU: its blocks stay for the run. */
-static double sum_gpu(void)
-{
-    const char *label;
-    size_t bytes, most, sum = 0;
-    for (int i = 0; az_mem_get_label(i, &label, &bytes, &most); i++)
-        sum += is_of_gpu(label) ? most : 0;
-    return (double)sum;
-}
-
 /* peak: of the rank that had most, of the host's memory or of its GPU's. */
 static void say_memory(double peak, bool gpu)
 {
@@ -172,10 +162,10 @@ static void say_memory(double peak, bool gpu)
            az_format_bytes(peak), gpu ? "GPU" : "rank");
     for (int i = 0; az_mem_get_label(i, &label, &bytes, &most); i++)
         if (is_of_gpu(label) == gpu && (double)most >= 0.01 * peak)
-            az_say("          %-18s %s", label, az_format_bytes((double)most));
+            az_say("          %-22s %s", label, az_format_bytes((double)most));
         else if (is_of_gpu(label) == gpu)
             small += most;
-    az_say("          %-18s %s", "smaller ones", az_format_bytes((double)small));
+    az_say("          %-22s %s", "smaller ones", az_format_bytes((double)small));
 }
 
 static void say_gathers(const az_shard_stats *shard, double waited)
@@ -199,7 +189,8 @@ void az_report_summary(az_report *r, const az_engine *engine, az_pass *pass, az_
     static const char *const names[N] = {"forward",  "head",      "recompute",
                                          "backward", "optimizer", "gather"};
     az_comm_sum_f64(r->comm, s, N);
-    double peaks[] = {(double)az_mem_get_total().peak_bytes, sum_gpu()};
+    double peaks[] = {(double)az_mem_get_total().peak_bytes,
+                      (double)az_dev_get_most(engine->device.dev)};
     az_comm_max_f64(r->comm, peaks, 2);
     if (!az_log_is_speaker())
         return;

@@ -2,6 +2,7 @@
 #include <config.h>
 
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "kern/kern.h"
@@ -24,8 +25,31 @@ static int64_t get_gpu_reserve(int64_t bytes)
     return az_max_i64(bytes / 50, (int64_t)64 << 20);
 }
 
-/* What is free on the GPU that has least, now that contexts, communicators and kernels are loaded.
- * Collective. */
+/* A GPU is filled up to run.memory and no further: contexts, communicators and kernels have taken
+ * some of it, and what others have is taken, too. Collective. */
+static az_err limit_memory(az_machine *machine, int64_t taken, int64_t given, az_comm *comm)
+{
+    char source[sizeof machine->source];
+    int64_t left = given - taken;
+    snprintf(source, sizeof source, "run.memory, %s, of which CUDA, NCCL and others have taken %s",
+             az_format_bytes((double)given), az_format_bytes((double)taken));
+    share_least(&left, source, sizeof source, comm);
+    if (left <= 0)
+        return az_fail(AZ_EINPUT, "nothing is left to fill of a GPU: %s: give more", source);
+    if (left > machine->memory) {
+        az_warn(
+            "run.memory: %s a GPU are to be filled, but there are %s (%s): the plan takes these",
+            az_format_bytes((double)given), az_format_bytes((double)machine->memory),
+            machine->source);
+        return AZ_OK;
+    }
+    machine->memory = left;
+    memcpy(machine->source, source, sizeof source);
+    return AZ_OK;
+}
+
+/* What may be filled of the GPU that has least, now that contexts, communicators and kernels are
+ * loaded. Collective. */
 static az_err find_gpu_memory(az_machine *machine, int64_t *out_free, const az_engine *engine,
                               int64_t opt_given)
 {
@@ -45,13 +69,8 @@ static az_err find_gpu_memory(az_machine *machine, int64_t *out_free, const az_e
              az_dev_get_info(dev)->pci, az_comm_rank(engine->comm), host,
              az_format_bytes((double)now), az_format_bytes((double)reserve));
     share_least(&machine->memory, machine->source, sizeof machine->source, engine->comm);
-    if (opt_given > machine->memory)
-        az_warn(
-            "run.memory: %s a GPU are to be filled, but there are %s (%s): the plan takes these",
-            az_format_bytes((double)opt_given), az_format_bytes((double)machine->memory),
-            machine->source);
-    else if (opt_given > 0)
-        az_machine_find_memory(machine, opt_given);
+    if (opt_given > 0)
+        err = limit_memory(machine, (int64_t)(total - now), opt_given, engine->comm);
 out:
     return err;
 }

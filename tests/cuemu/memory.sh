@@ -53,6 +53,10 @@ says 'the run does not fit: it needs .* a GPU of .* free, less a reserve of 64.0
 [ ! -e "$tmp/out/metrics.jsonl" ] || fail "something was begun"
 CUEMU_MEMORY=$((600 << 20)) run 0 1 run.memory=10GiB
 says 'warning: run.memory: 10.00 GiB a GPU are to be filled, but there are .* MiB .*: the plan takes these'
+CUEMU_CONTEXT=$((100 << 20)) run 0 1 run.memory=200MiB
+says '^memory    68.00 MiB may be filled on a GPU: run.memory, 200.00 MiB, of which CUDA, NCCL and others have taken 132.00 MiB$'
+CUEMU_CONTEXT=$((100 << 20)) run 2 1 run.memory=100MiB
+says 'nothing is left to fill of a GPU: run.memory, 100.00 MiB, of which CUDA, NCCL and others have taken 132.00 MiB: give more'
 
 CUEMU_TAKEN=$((8 << 30)) run 0 1
 says 'warning: GPU 0000:10:00.0 of rank 0 on .* has .* GiB free before the first step, [67][.][0-9]+ GiB less than was planned'
@@ -81,7 +85,7 @@ for how in 'bf16 results' 'f32 last bits'; do
     MPIR_CVAR_NUM_CLIQUES=1 adze 1 train "$tmp/deck.yaml" output.dir="$out" train.max_steps=2 run.compute="${how%% *}" run.memory=900MiB ||
         fail "from the CPU to a GPU in ${how%% *}"
     says "goes on, but its ${how#* } may differ .*; it computed on CPU, f32, now on GPU cuemu .*, ${how%% *}"
-    says '^memory    900.00 MiB may be filled on a GPU: as given'
+    says '^memory    868.00 MiB may be filled on a GPU: run.memory, 900.00 MiB, of which CUDA, NCCL and others have taken 32.00 MiB$'
     rm -rf "$out"
 done
 echo "memory: all as expected"

@@ -909,8 +909,10 @@ cudaError_t cudaMemGetInfo(size_t *f, size_t *t)
     static bool asked;
     const char *taken = asked ? getenv("CUEMU_TAKEN") : nullptr;
     asked = true;
+    const char *context = getenv("CUEMU_CONTEXT"); // from the start on
     *t = capacity();
-    *f = *t - live_bytes - (taken ? strtoull(taken, nullptr, 10) : 0);
+    *f = *t - live_bytes - (taken ? strtoull(taken, nullptr, 10) : 0) -
+         (context ? strtoull(context, nullptr, 10) : 0);
     return status();
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int d)

@@ -43,7 +43,7 @@ draw() {
     add model.load auto job node
     add run.poison false true
     add run.time_operations false false true
-    [ $((RANDOM % 3)) = 0 ] && add run.memory 72MiB 1GiB
+    [ $((RANDOM % 3)) = 0 ] && add run.memory 104MiB 1GiB
     order=$((RANDOM % 4 == 0 ? 0 : RANDOM))
     return 0
 }
