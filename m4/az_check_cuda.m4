@@ -22,7 +22,10 @@ _AZ
     AC_MSG_RESULT([$az_have_cuda])
     rm -f conftest.cu conftest.so])
   AS_IF([test "$az_have_cuda" = no], [AS_CASE([$with_cuda], [no|check], [],
-    [AC_MSG_ERROR([--with-cuda: no nvcc that compiles and links with cuBLAS: give --with-cuda=DIR, or --without-cuda])])])
+    [yes], [AC_MSG_ERROR([--with-cuda: no nvcc that compiles and links with cuBLAS: give --with-cuda=DIR, or --without-cuda])],
+    [AC_MSG_ERROR([--with-cuda=$with_cuda: no nvcc in $az_cuda_path that compiles and links with cuBLAS: give the folder of the toolkit, or --without-cuda])])])
+  AS_CASE([$with_nccl], [yes|no|check], [], [AS_IF([test ! -f "$with_nccl/include/nccl.h"],
+    [AC_MSG_ERROR([--with-nccl=$with_nccl: there is no $with_nccl/include/nccl.h: give the folder of NCCL, or --without-nccl])])])
   az_have_nccl=no
   NCCL_CFLAGS= NCCL_LIBS=
   AS_IF([test "$az_have_cuda" = yes && test "x$with_nccl" != xno], [
