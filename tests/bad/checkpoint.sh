@@ -172,9 +172,11 @@ is 'the best one of the other place' "$(ls "$dir/out/$best")" "$dir/out/$best"
 # one that is damaged: the last adapter, and the end is no success
 fresh all
 rm -r "$dir/out/adapter"
-printf 'damage' | dd of="$dir/out/$best" bs=1 seek=$(($(stat -c %s "$dir/out/$best") / 3 * 2)) conv=notrunc 2>"$dir/err"
+for at in $(seq 20000 3000 "$(stat -c %s "$dir/out/$best")"); do # wherever the adapter lies in it
+    printf 'damage' | dd of="$dir/out/$best" bs=1 seek="$at" conv=notrunc 2>"$dir/err"
+done
 "$adze" train "$dir/deck.yaml" output.dir="$dir/out" "${few[@]}" checkpoint.load_best_model_at_end=true >"$dir/stdout" 2>"$dir/err"
-is 'a damaged best checkpoint' "$? $(sed -E 's/best.h5: .*; the/best.h5: ...; the/' <<<"$(sed "s/$best/best.h5/" "$dir/err")")" \
+is 'a damaged best checkpoint' "$? $(sed -zE "s/$best: .*(; the adapter is that after the last step.adze: error)/best.h5: ...\1/" "$dir/err")" \
     "3 adze: warning: $dir/out/best.h5: ...; the adapter is that after the last step
 adze: error: $dir/out: the adapter is that after the last step, as the checkpoint of step $((10#${best//[^0-9]/} / 10)), which had the lowest \
 evaluation loss, could not be read"

@@ -4,6 +4,7 @@
 # device's queues; and in f32 they are the CPU's within rounding.
 . "${srcdir:-.}/tests/runs/lib.sh" || exit 99
 export ADZE_BACKEND=$PWD/tests/cuemu/adze-cuemu.so UCX_MEM_EVENTS=n
+unset CUDA_VISIBLE_DEVICES # make check hides GPUs
 [ -f "$ADZE_BACKEND" ] || { echo "skipped: the stand-in for CUDA was not built (no C++17 compiler)"; exit 77; }
 awk 'BEGIN {srand(9); for (i = 0; i < 14; i++) {s = ""; n = 2 + int(20 * rand());
     for (j = 0; j < n; j++) s = s (j ? ", " : "") int(301 * rand()); print "{\"input_ids\": [" s "]}"}}' >"$tmp/data.jsonl"
