@@ -47,14 +47,27 @@ static void find_file(search *s)
     look_into(s, own, "");
 }
 
+/* Whether the driver's library is there. It is asked first, because without it a backend is of no
+ * use, and its libraries take about 95 MB of each process. */
+static bool has_driver(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+    if (driver != NULL)
+        dlclose(driver);
+    return driver != NULL;
+}
+
 static const char *find_backend(search *s, char *out_why, size_t size)
 {
     const char *named = getenv(VARIABLE);
     if (named == NULL || *named == '\0') {
         find_file(s);
-        if (s->found)
+        if (s->found && has_driver())
             return s->path;
-        snprintf(out_why, size, "adze was built without CUDA (no " NAME " in %s)", s->text);
+        if (s->found)
+            snprintf(out_why, size, "no driver of NVIDIA's is loaded");
+        else
+            snprintf(out_why, size, "adze was built without CUDA (no " NAME " in %s)", s->text);
     } else {
         if (az_file_exists(named))
             return named;

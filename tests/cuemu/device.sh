@@ -40,6 +40,9 @@ grep -q '^# device: CPU, f32$' "$tmp/out/run.yaml" || fail "run.yaml does not na
 try 2 'run.compute: bf16: the CPU computes in f32 alone, and run.device is cpu' $train run.device=cpu run.compute=bf16
 # The real backend, on a machine without a driver.
 if [ -f adze-cuda.so ] && [ ! -e /proc/driver/nvidia ]; then
+    env -u ADZE_BACKEND LD_DEBUG=files ./adze --version >"$tmp/log" 2>&1 || fail "adze --version"
+    grep -q "GPUs: none: no driver of NVIDIA's is loaded" "$tmp/log" || fail "adze --version does not say that there is no driver"
+    grep -q libcublas "$tmp/log" && fail "without a driver the libraries of CUDA are loaded all the same, which takes 95 MB a process"
     export ADZE_BACKEND=$PWD/adze-cuda.so
     try 2 'has no GPU that can be used: no driver of NVIDIA.s is loaded. Ask the job for GPUs .--gpus-per-node., or give run.device=cpu$' $train run.device=gpu
     try 0 '^device +CPU, f32 \(run.device is auto; no driver of NVIDIA.s is loaded\)' $train
@@ -52,7 +55,7 @@ fi
 export ADZE_BACKEND=$backend
 mkdir -p "$tmp/moved/bin" "$tmp/moved/lib/adze"
 cp adze "$tmp/moved/bin/" && cp "$backend" "$tmp/moved/lib/adze/adze-cuda.so"
-[ -f /usr/local/lib/adze/adze-cuda.so ] || try 0 'GPUs: 1 x cuemu ' env -u ADZE_BACKEND CUEMU_DEVICES=1 "$tmp/moved/bin/adze" --version
+[ -f /usr/local/lib/adze/adze-cuda.so ] || try 0 'GPUs: (1 x cuemu |none: no driver of NVIDIA)' env -u ADZE_BACKEND CUEMU_DEVICES=1 "$tmp/moved/bin/adze" --version
 try 0 'GPUs: 3 x cuemu .*; CUDA runtime [0-9.]+, driver for [0-9.]+' env CUEMU_DEVICES=3 ./adze --version
 CUDA_VISIBLE_DEVICES='' try 2 'run.device: .* has no GPU that can be used' $train run.device=gpu
 m="${MPIEXEC:-mpiexec}"
