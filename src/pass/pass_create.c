@@ -205,8 +205,7 @@ static az_err fill_rope(az_pass *p)
     AZ_TRY(AZ_NEW(table, (size_t)(P * p->m.config->K), "activations"));
     az_config_fill_rope(table, p->m.config, P);
     az_dev_copy_in(dev, AZ_QUEUE_COMPUTE, p->rope, table,
-                   (size_t)(P * p->m.config->K) * sizeof *table);
-    az_dev_sync(dev, AZ_QUEUE_COMPUTE, AZ_SYNC_START);
+                   (size_t)(P * p->m.config->K) * sizeof *table); /* waits: it is not pinned */
 out:
     az_free(table);
     return err;
@@ -258,9 +257,8 @@ void az_pass_destroy(az_pass *opt_pass)
     if (opt_pass == NULL)
         return;
     az_dev *dev = opt_pass->m.kern->dev;
-    az_dev_sync(dev, AZ_QUEUE_COMPUTE, AZ_SYNC_START); /* what is queued uses the memory */
     az_pass_destroy_laps(opt_pass);
-    az_dev_arena_fini(dev, &opt_pass->device);
+    az_dev_arena_fini(dev, &opt_pass->device); /* waits for what is queued and uses it */
     az_dev_free_host(dev, opt_pass->host.base);
     az_free(opt_pass);
 }

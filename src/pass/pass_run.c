@@ -25,10 +25,9 @@ static void begin(az_pass *p, const az_walk *walk)
 /* End a pass: the host has what it gives, or waits for the rest of one that was stopped. */
 static void end(az_pass *p, az_err err, az_sync why)
 {
-    if (err == AZ_OK)
-        az_dev_sync_event(p->m.kern->dev, p->fetched, why);
-    else
-        az_dev_sync(p->m.kern->dev, AZ_QUEUE_COMPUTE, AZ_SYNC_START);
+    if (err != AZ_OK)
+        az_dev_record(p->m.kern->dev, p->fetched, AZ_QUEUE_COMPUTE);
+    az_dev_sync_event(p->m.kern->dev, p->fetched, why);
     az_shard_end(p->m.shard);
     az_params_end(p->m.params);
 }
